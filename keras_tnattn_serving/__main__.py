@@ -24,40 +24,13 @@ if TYPE_CHECKING:  # their libraries may be missing
     from keras_tnattn_serving.server import Server
     from keras_tnattn_serving.settings import Settings
 
-_HELP = {
-    "max_batch": "maximum number of rows computed together",
-    "batch_wait_ms": "milliseconds that a request waits for others to share its batch",
-    "max_queue": "maximum number of waiting rows of a model; further requests get status 429",
-    "deadline_s": "seconds after which a request is answered with status 504",
-    "max_body": "maximum size of a request's body in bytes, unpacked if it is compressed",
-    "max_answer": "maximum size of an answer in bytes",
-    "max_instances": "maximum number of rows in a request",
-    "max_text": "maximum size of a text in bytes",
-    "max_length": "maximum size of an axis that the model leaves open",
-    "served_versions": "how many of the newest versions of each model to serve",
-    "poll_s": "seconds between two checks for new versions",
-    "load_s": "seconds that a version may take to load",
-    "threads": "number of batches of a model computed at the same time",
-    "workers": "number of processes that share the port, each with all models",
-    "drain_s": "seconds for which new connections are still accepted after SIGTERM",
-    "stop_s": "seconds that running requests then have to finish",
-    "max_head": "maximum size of a request's head in bytes",
-    "head_s": "seconds in which a head has to arrive once it has begun",
-    "keep_alive_s": "seconds after which an idle connection is closed",
-    "max_connections": "maximum number of connections; requests on others get status 503",
-}
-
 # The settings that `--help` shows; `--help-all` shows the others, too.
 _FIRST = ("max_batch", "threads", "workers", "served_versions", "max_length")
 HELP_ALL = "--help-all"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serves a folder of exported models until it receives SIGINT or SIGTERM.
-
-    Returns:
-        The exit status: 0, or 2 for invalid input.
-    """
+    """Serves a folder of exported models until it receives SIGINT or SIGTERM."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     # By default as many as there are cores: as many models that never return would stop all others.
@@ -71,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = _parser(Settings, shows_all=HELP_ALL in words)
     options = parser.parse_args(["--help" if word == HELP_ALL else word for word in words])
-    values = {name: getattr(options, name) for name in _HELP}
+    values = {field.name: getattr(options, field.name) for field in _limits(Settings)}
     try:
         settings = Settings(
             **values,
@@ -140,6 +113,10 @@ def _do_not_wait_for_stderr() -> None:
         logging.raiseExceptions = False  # logging would tell on stderr that stderr is full
 
 
+def _limits(settings: type) -> list[dataclasses.Field]:
+    return [field for field in dataclasses.fields(settings) if field.metadata]
+
+
 def _parser(settings: type, shows_all: bool) -> argparse.ArgumentParser:
     from keras_tnattn_serving.settings import ENGINES
 
@@ -159,17 +136,15 @@ def _parser(settings: type, shows_all: bool) -> argparse.ArgumentParser:
     parser.add_argument(
         "--port", type=int, default=8501, help="port; 0 chooses a free one (default: %(default)s)"
     )
-    for field in dataclasses.fields(settings):
-        if field.name in _HELP:
-            parser.add_argument(
-                f"--{field.name.replace('_', '-')}",
-                type=field.type,
-                default=field.default,
-                metavar="N",
-                help=f"{_HELP[field.name]} (default: %(default)s)"
-                if shows_all or field.name in _FIRST
-                else argparse.SUPPRESS,
-            )
+    for field in _limits(settings):
+        text = f"{field.metadata['help']} (default: %(default)s)"
+        parser.add_argument(
+            f"--{field.name.replace('_', '-')}",
+            type=field.type,
+            default=field.default,
+            metavar="N",
+            help=text if shows_all or field.name in _FIRST else argparse.SUPPRESS,
+        )
     parser.add_argument(
         "--engine",
         choices=ENGINES,

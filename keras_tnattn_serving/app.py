@@ -48,9 +48,6 @@ def create_app(saved_models: str | os.PathLike, settings: Settings | None = None
             watched for changes, while the application runs.
         settings: The limits. Default: `Settings()`.
 
-    Returns:
-        An ASGI application, for instance for `uvicorn.run`.
-
     Raises:
         NotADirectoryError: If there is no such folder.
 

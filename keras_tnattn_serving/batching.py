@@ -53,17 +53,6 @@ class Batcher:
     of the nearest lengths, as far apart as the hint `max_ratio` of the signature allows. While
     requests come one at a time, none waits. If a batch fails, its requests are computed one by one,
     so that only those at fault get the error.
-
-    Args:
-        max_batch: Maximum number of rows in a batch.
-        batch_wait_ms: Milliseconds that a request waits for others to share its batch.
-        max_queue: Maximum number of waiting rows.
-        threads: Number of batches computed at the same time.
-        on_batch: Called when a batch starts, with its signature, its number of rows and the
-            longest wait of its requests in seconds.
-
-    Attributes:
-        waiting: The number of waiting rows.
     """
 
     def __init__(
@@ -95,16 +84,10 @@ class Batcher:
         gone: Callable[[], bool] | None = None,
         seconds: float | None = None,
     ) -> Arrays:
-        """Computes a signature on the rows of one request.
+        """Computes a signature on the rows of one request, within so many seconds.
 
-        Args:
-            signature: The signature.
-            arrays: The array of each input; `rows` rows each if the signature batches.
-            rows: The number of rows.
-            check: Called with the outputs of each part of the rows; after an error of it, the other
-                parts are not computed.
-            gone: Returns whether the client has hung up; rows that wait are then not computed.
-            seconds: Time in which the rows have to be computed. Default: any.
+        `check` gets the outputs of each part of the rows; after an error of it, the other parts are
+        not computed. Rows that wait are not computed either once `gone()`.
 
         Raises:
             ClientDisconnect: If the client has hung up.
@@ -283,14 +266,14 @@ def _compute(signature: Signature, items: list[_Item]) -> list[Arrays | Exceptio
     """Computes a batch; if it fails, each of its items alone."""
     try:
         if len(items) == 1:
-            return [_checked(signature, signature(items[0].arrays), items[0].rows)]
+            return [_checked_outputs(signature, signature(items[0].arrays), items[0].rows)]
         padding = {name: signature.hint(name, "padding") or 0 for name in signature.inputs}
         arrays = {
             name: pad_together([item.arrays[name] for item in items], padding[name])
             for name in signature.inputs
         }
         rows = sum(item.rows for item in items)
-        outputs = _checked(signature, signature(arrays), rows)
+        outputs = _checked_outputs(signature, signature(arrays), rows)
     except Exception as error:
         if len(items) == 1:
             return [error]
@@ -312,7 +295,7 @@ def _joined(results: list[Arrays], order: np.ndarray) -> Arrays:
     }
 
 
-def _checked(signature: Signature, outputs: Arrays, rows: int) -> Arrays:
+def _checked_outputs(signature: Signature, outputs: Arrays, rows: int) -> Arrays:
     if signature.batches:
         for name, output in outputs.items():
             if output.shape[:1] != (rows,):

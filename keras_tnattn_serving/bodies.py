@@ -14,11 +14,6 @@ _TIMES_READ = 4  # times `limit` is read and dropped before the connection is cl
 async def read_body(request: Request, limit: int, seconds: float) -> bytes:
     """Reads the body of a request, and unpacks it.
 
-    Args:
-        request: The request.
-        limit: Maximum number of bytes, as sent and unpacked.
-        seconds: Time in which it has to arrive.
-
     Raises:
         RequestError: With 400 for a body that cannot be unpacked, 408 if it does not arrive in
             time, 413 if it is too large, 415 for another encoding than gzip and deflate.

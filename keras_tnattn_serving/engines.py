@@ -35,13 +35,7 @@ def check_installed(engine: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Engine:
-    """A loaded engine.
-
-    Args:
-        name: Its name.
-        signatures: What computes each signature that it can compute; none for TensorFlow.
-        language_model: What continues texts, if the version is a language model.
-    """
+    """A loaded engine."""
 
     name: str
     signatures: dict[str, _Compute]
@@ -51,10 +45,7 @@ class Engine:
 def load_engine(path: Path, engine: str) -> Engine:
     """Loads the engine of a version.
 
-    Args:
-        path: The folder of the version.
-        engine: One of `keras_tnattn_serving.settings.ENGINES`. `"auto"` is the first that the
-            version has, that is installed and that loads, else TensorFlow.
+    `"auto"` is the first that the version has, that is installed and that loads, else TensorFlow.
 
     Raises:
         ImportError: If the engine is not installed.
@@ -70,18 +61,18 @@ def load_engine(path: Path, engine: str) -> Engine:
                 f"Expected {path / FOLDER / engine}. The model was exported without the engine "
                 f"{engine}: export it again, or serve it with --engine auto"
             )
-        return _loaded(engine, path / FOLDER / engine)
+        return _loaded_engine(engine, path / FOLDER / engine)
     for name in ENGINE_PACKAGES:
         if (path / FOLDER / name).is_dir():
             try:
                 check_installed(name)
-                return _loaded(name, path / FOLDER / name)
+                return _loaded_engine(name, path / FOLDER / name)
             except (ImportError, OSError, ValueError) as error:
                 _log.warning("%s is served by TensorFlow: %s", path, error)
     return Engine("tensorflow", {})
 
 
-def _loaded(name: str, folder: Path) -> Engine:
+def _loaded_engine(name: str, folder: Path) -> Engine:
     # One thread: the server uses the other cores for what surrounds the model.
     model = reader.load(folder, threads=1)
     if isinstance(model, reader.LanguageModel):

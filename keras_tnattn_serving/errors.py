@@ -2,13 +2,7 @@
 
 
 class RequestError(Exception):
-    """An error that the server answers with an HTTP status and a message.
-
-    Args:
-        status: The HTTP status.
-        message: What the body says under `error`.
-        headers: Additional headers of the answer.
-    """
+    """An error that the server answers with an HTTP status and a message."""
 
     def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(message)

@@ -103,7 +103,7 @@ class Generation:
         number = version_number(name, version)
         self._inference.admit(name, number)
         record, parsed = await self._inference.parsed(request)
-        prompt, options = _checked(parsed, self._settings.max_text)
+        prompt, options = _prompt_and_options(parsed, self._settings.max_text)
         with self._inference.repository.use(name, number) as used:
             record |= {"model": name, "version": used.number}
             servable = used.servable
@@ -133,14 +133,11 @@ class Generation:
 
 
 class _Queue:
-    """Computes the texts of one version of a model.
-
-    Attributes:
-        began: When each token began that is computed now, by the number of the token.
-    """
+    """Computes the texts of one version of a model."""
 
     def __init__(self, name: str, settings: Settings) -> None:
         self.name, self._settings = name, settings
+        # When each token began that is computed now, by its number.
         self.began: dict[int, float] = {}
         self._running, self._numbers = 0, itertools.count()
         self._threads = ThreadPoolExecutor(settings.threads, thread_name_prefix="generation")
@@ -206,7 +203,7 @@ def _event(content: dict[str, Any]) -> str:
     return f"data: {json.dumps(content)}\n\n"
 
 
-def _checked(parsed: dict[str, Any], max_text: int) -> tuple[str, dict[str, Any]]:
+def _prompt_and_options(parsed: dict[str, Any], max_text: int) -> tuple[str, dict[str, Any]]:
     """Returns the prompt and the options of a request."""
     others = parsed.keys() - {"text_input", "parameters", "id"}
     if others:

@@ -33,11 +33,6 @@ _log = logging.getLogger(__name__)
 class Inference:
     """The models and the limits of a server.
 
-    Args:
-        repository: The models.
-        settings: The limits.
-        monitoring: Where batches and requests are counted.
-
     Attributes:
         draining: Whether the server is about to stop.
         ages_of_texts: Returns the seconds for which tokens of a model have been computed that are
@@ -90,12 +85,7 @@ class Inference:
         batcher.check_room()
 
     async def parsed(self, request: Request) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns a request's entry in the access log, and its body as a JSON object.
-
-        Raises:
-            RequestError: With 400 if the body is not a JSON object, 408, 413 or 415 as `read_body`
-                raises it.
-        """
+        """Returns a request's entry in the access log, and its body as a JSON object."""
         record = request.scope["record"]
         body = await read_body(request, self.settings.max_body, self.settings.deadline_s)
         request.scope["long"] = len(body) > _SHORT_BODY
@@ -173,13 +163,6 @@ class Inference:
         names: Collection[str] | None = None,
     ) -> Arrays:
         """Computes a signature on the arrays of a request.
-
-        Args:
-            request: The request, in whose entry in the access log `signature` and `rows` are added.
-            version: The version that the signature belongs to.
-            signature: The signature.
-            arrays: An array for each input.
-            names: The outputs that are wanted. Default: all.
 
         Raises:
             RequestError: With 400 for shapes or values that the signature does not accept, 413 if

@@ -13,9 +13,6 @@ class Lines:
     A pipe that nobody reads blocks whoever writes to it. Here it is the thread; while it is
     blocked, up to 10,000 lines wait, and further ones are dropped and counted.
 
-    Args:
-        stream: The stream.
-
     Attributes:
         dropped: How many lines were dropped.
     """

@@ -28,13 +28,7 @@ _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
 class Monitoring:
-    """Counts requests and batches, and logs requests.
-
-    Args:
-        repository: The models, whose versions are counted by state.
-        access_log: Whether each request is logged.
-        log_texts: Whether the log includes the bodies of requests.
-    """
+    """Counts requests and batches, and logs requests."""
 
     def __init__(self, repository: Repository, access_log: bool, log_texts: bool) -> None:
         self._repository = repository

@@ -10,13 +10,7 @@ from keras_tnattn_serving.responses import json_response
 
 
 class Observed:
-    """An ASGI application whose requests are counted and logged, and whose `Host` is checked.
-
-    Args:
-        app: The application.
-        inference: The models behind it; while it is draining, connections are closed after an
-            answer.
-    """
+    """An ASGI application whose requests are counted and logged, and whose `Host` is checked."""
 
     def __init__(self, app: Any, inference: Inference) -> None:
         self._app, self.inference = app, inference

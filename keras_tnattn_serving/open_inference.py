@@ -94,13 +94,13 @@ def inference_routes(inference: Inference) -> list[Route]:
                 raise RequestError(400, "Expected parameters to be an object")
             signature = inference.signature(used, parameters.get("signature_name", ""))
             arrays = await inference.converted(request, _inputs, signature, parsed.get("inputs"))
-            requested = _requested(signature, parsed.get("outputs"))
+            requested = _requested_outputs(signature, parsed.get("outputs"))
             outputs = await inference.run(request, used, signature, arrays, requested)
         head: dict[str, Any] = {"model_name": name, "model_version": str(used.number)}
         if "id" in parsed:
             head["id"] = parsed["id"]
         chosen = {key: outputs[key] for key in requested}
-        return await inference.answer(chosen, _written, head, signature)
+        return await inference.answer(chosen, _answer_body, head, signature)
 
     return [Route(path, infer, methods=["POST"]) for path in _INFER]
 
@@ -114,7 +114,7 @@ def refusing_routes() -> list[Route]:
     return [Route(path, refuse, methods=["GET", "PUT", "PATCH", "DELETE"]) for path in _INFER]
 
 
-def _written(
+def _answer_body(
     outputs: dict[str, np.ndarray], head: dict[str, Any], signature: Signature, limit: int
 ) -> bytes:
     """Returns the answer: `head`, and the outputs as flat lists."""
@@ -210,7 +210,7 @@ def _array(spec: Spec, tensor: dict[str, Any]) -> np.ndarray:
     return array.reshape(shape)
 
 
-def _requested(signature: Signature, outputs: Any) -> list[str]:
+def _requested_outputs(signature: Signature, outputs: Any) -> list[str]:
     if outputs is None or outputs == []:
         return list(signature.outputs)
     if type(outputs) is not list or not all(type(output) is dict for output in outputs):

@@ -91,14 +91,6 @@ class Repository:
     The newest versions that load are served. A new version is loaded and warmed up in a thread of
     its own while the old one still answers; the old one is unloaded after its last request.
 
-    Args:
-        root: The folder.
-        served_versions: How many of the newest versions of a model are served.
-        max_batch: The batch that versions are warmed up with.
-        load_s: Seconds that a version may take to load.
-        batcher: Makes what computes the batches of a version. Default: nothing does.
-        engine: What computes; see `keras_tnattn_serving.engines`. Defaults to `"tensorflow"`.
-
     Attributes:
         scanned: Whether the folder has been scanned once and its models loaded.
     """
@@ -142,10 +134,6 @@ class Repository:
     def find(self, name: str, number: int | None = None) -> Version:
         """Returns a version that answers requests.
 
-        Args:
-            name: The model.
-            number: The version. Default: the newest that is available.
-
         Raises:
             RequestError: With 404 if there is none, 503 if it is loading.
         """
@@ -170,15 +158,7 @@ class Repository:
 
     @contextlib.contextmanager
     def use(self, name: str, number: int | None = None) -> Iterator[Version]:
-        """Keeps a version loaded while a request uses it.
-
-        Args:
-            name: The model.
-            number: The version. Default: the newest that is available.
-
-        Raises:
-            RequestError: With 404 if there is none, 503 if it is loading.
-        """
+        """Keeps a version loaded while a request uses it."""
         with self._lock:
             version = self._find(name, number)
             version.requests += 1

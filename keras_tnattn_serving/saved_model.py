@@ -14,12 +14,6 @@ from keras_tnattn_serving.errors import RequestError
 class SavedModel:
     """A SavedModel in memory.
 
-    Args:
-        path: The version's folder.
-
-    Attributes:
-        metadata: The signatures as TensorFlow Serving's REST form shows them.
-
     Raises:
         ImportError: If it needs TensorFlow Text, which is not installed.
         ValueError: If it cannot be loaded.

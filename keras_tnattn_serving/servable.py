@@ -13,7 +13,7 @@ import numpy as np
 from keras_tnattn_runtime.layout import ENGINES, MODEL_CARD
 from keras_tnattn_serving.engines import load_engine
 from keras_tnattn_serving.errors import RequestError
-from keras_tnattn_serving.specs import DATATYPES, described, specs
+from keras_tnattn_serving.specs import DATATYPES, described_signatures, specs
 
 if TYPE_CHECKING:  # it imports TensorFlow
     from keras_tnattn_serving.saved_model import SavedModel
@@ -22,11 +22,7 @@ _MAX_CARD = 1024 * 1024  # bytes
 
 
 class LazyModel:
-    """The SavedModel of a version, loaded by TensorFlow once it is asked for.
-
-    Args:
-        path: The version's folder.
-    """
+    """The SavedModel of a version, loaded by TensorFlow once it is asked for."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._lock = path, threading.Lock()
@@ -52,13 +48,6 @@ class LazyModel:
 
 class Signature:
     """A function of an exported model from named tensors to named tensors.
-
-    Args:
-        name: Its name in the SavedModel.
-        metadata: Its inputs and outputs as TensorFlow Serving's REST form shows them.
-        hints: What the model card says about each input.
-        model: The SavedModel.
-        compute: What computes it in place of the SavedModel. Default: nothing does.
 
     Attributes:
         inputs: The `Spec` of each input.
@@ -135,10 +124,6 @@ class Signature:
 class Servable:
     """A loaded version of a model.
 
-    Args:
-        path: The version's folder.
-        engine: One of `keras_tnattn_serving.settings.ENGINES`. Defaults to `"tensorflow"`.
-
     Attributes:
         engine: The engine that computes. TensorFlow computes the signatures that it cannot, and
             loads the SavedModel when one of them is called first.
@@ -159,7 +144,7 @@ class Servable:
         loaded = load_engine(path, engine)
         self.engine, self.language_model = loaded.name, loaded.language_model
         model = LazyModel(path)
-        metadata = None if self.engine == "tensorflow" else described(path)
+        metadata = None if self.engine == "tensorflow" else described_signatures(path)
         if self.engine == "tensorflow" and not (path / "saved_model.pb").exists():
             raise ValueError(_without_saved_model(path))
         self.metadata = model.loading().result().metadata if metadata is None else metadata

@@ -22,20 +22,15 @@ class Server(uvicorn.Server):
     After SIGTERM it reports that it is not ready and closes connections after their answer, but
     accepts new ones for `drain_s`. Then it takes the connections that the system has accepted for
     it, waits for the requests of clients that have just connected, answers all requests and ends.
-
-    Args:
-        app: The application.
-        settings: The limits and times.
-        listening: The socket to listen on.
     """
 
     def __init__(self, app: Observed, settings: Settings, listening: socket.socket) -> None:
         self._inference, self._settings, self._listening = app.inference, settings, listening
         self._stop_at = math.inf
-        self._protocol = _with_limits(settings)
+        self._protocol = functools.partial(Connection, settings=settings)
         config = uvicorn.Config(
             app,
-            http=self._protocol,
+            http=self._protocol,  # type: ignore[arg-type]
             ws="none",
             log_config=None,
             log_level="warning",
@@ -96,7 +91,3 @@ class Server(uvicorn.Server):
     def _about_to_ask(self) -> bool:
         connections: Any = self.server_state.connections
         return any(connection.about_to_ask for connection in connections)
-
-
-def _with_limits(settings: Settings) -> Any:
-    return functools.partial(Connection, settings=settings)

@@ -11,14 +11,7 @@ _log = logging.getLogger(__name__)
 
 
 class Shortcut:
-    """An ASGI application that answers the POST requests of some routes itself.
-
-    Args:
-        app: The application that answers all others.
-        routes: The routes, whose endpoints take a request and return a response.
-        handlers: What answers the errors of the endpoints, by their classes; `Exception` for
-            all others.
-    """
+    """An ASGI application that answers the POST requests of some routes itself."""
 
     def __init__(
         self, app: Any, routes: Sequence[Route], handlers: Mapping[type[Exception], Any]

@@ -80,11 +80,8 @@ def _spec(tensor: Mapping[str, Any]) -> Spec:
     return Spec(tensor["dtype"], tuple(None if size < 0 else size for size in sizes))
 
 
-def described(path: Path) -> Metadata | None:
+def described_signatures(path: Path) -> Metadata | None:
     """Returns what a version's own file says about its signatures.
-
-    Args:
-        path: The folder of the version.
 
     Returns:
         The signatures, or `None` if the version has no such file.

@@ -14,11 +14,7 @@ _SHOWN = 60  # characters of a wrong value that an error quotes
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
-    """Parses the JSON object of a request.
-
-    Raises:
-        RequestError: With 400, if the body is not a JSON object.
-    """
+    """Parses the JSON object of a request."""
     try:
         parsed = json.loads(body.decode("utf-8"))
     except RecursionError as error:

@@ -83,13 +83,7 @@ def deepcut(cache: Path) -> keras.Model:
 
 
 def crops(cache: Path, counts: tuple[int, int], seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns square crops of photographs in color: of their left halves, and of their right ones.
-
-    Args:
-        cache: The folder that keeps the packages.
-        counts: How many crops of either.
-        seed: The seed of places and sizes.
-    """
+    """Returns square crops of photographs in color: of left halves, and of right ones."""
     pictures = [Image.fromarray(image) for image in load_sample_images().images]
     pictures += [Image.open(path).convert("RGB") for path in _photographs(cache)]
     rng = np.random.default_rng(seed)

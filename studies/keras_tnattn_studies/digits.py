@@ -23,9 +23,7 @@ CLASSIFIERS = (*NETWORKS, "svm", "logistic-regression", "cnn")
 KEYS: Columns = {"classifier": str, "seed": int}
 MEASUREMENTS: Columns = {
     "weights": int,
-    "train_accuracy": float,
-    "test_accuracy": float,
-    "seconds": float,
+    **dict.fromkeys(("train_accuracy", "test_accuracy", "seconds"), float),
 }
 
 
@@ -40,13 +38,7 @@ class DigitsStudyOptions(Options):
 
 
 def table(rows: Measurements, shared: float) -> str:
-    """Returns a table with a line for each classifier: means and 95 % confidence intervals.
-
-    Args:
-        rows: The measurements.
-        shared: How many test rows there are to a training row; see `half_width` in
-            `keras_tnattn_train.runs.tables`.
-    """
+    """Returns a table with a line for each classifier: means and 95 % confidence intervals."""
     from keras_tnattn_studies.paired_splits import paired_table
 
     return paired_table(rows, CLASSIFIERS, shared)

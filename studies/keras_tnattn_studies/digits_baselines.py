@@ -22,15 +22,16 @@ EPOCHS, BATCH_SIZE, LEARNING_RATE = 40, 64, 5e-3
 def svm(data: LabeledImages, seed: int) -> dict[str, Any]:
     """Fits a support vector machine with an RBF kernel; cross-validation chooses `C` and `gamma`.
 
-    Args:
-        data: The images of the training and the test part.
-        seed: Not used; nothing is random here.
-
     Returns:
         `weights`, `train_accuracy`, `test_accuracy` and `seconds`.
     """
     grid = {"C": [1.0, 10.0, 100.0], "gamma": [0.01, 0.03, 0.1]}
-    return _searched(SVC(), grid, data, _machine_weights)
+    return _best_of_grid(
+        SVC(),
+        grid,
+        data,
+        lambda c: c.support_vectors_.size + c.dual_coef_.size + c.intercept_.size,
+    )
 
 
 def logistic_regression(data: LabeledImages, seed: int) -> dict[str, Any]:
@@ -40,15 +41,11 @@ def logistic_regression(data: LabeledImages, seed: int) -> dict[str, Any]:
     """
     classifier = LogisticRegression(max_iter=1_000)
     grid = {"C": [0.1, 1.0, 10.0]}
-    return _searched(classifier, grid, data, lambda c: c.coef_.size + c.intercept_.size)
+    return _best_of_grid(classifier, grid, data, lambda c: c.coef_.size + c.intercept_.size)
 
 
 def cnn(data: LabeledImages, seed: int) -> dict[str, Any]:
     """Trains a small convolutional network as the tensor networks: AdamW with cosine decay.
-
-    Args:
-        data: The images of the training and the test part.
-        seed: Seed of the initial weights, dropout and the order of the batches.
 
     Returns:
         `weights`, `train_accuracy`, `test_accuracy` and `seconds`.
@@ -79,7 +76,7 @@ BASELINES: dict[str, Callable[[LabeledImages, int], dict[str, Any]]] = {
 }
 
 
-def _searched(
+def _best_of_grid(
     classifier: BaseEstimator,
     grid: dict[str, list[float]],
     data: LabeledImages,
@@ -96,7 +93,3 @@ def _searched(
         "test_accuracy": float(search.score(test_pixels, data.test_labels)),
         "seconds": seconds,
     }
-
-
-def _machine_weights(machine: SVC) -> int:
-    return machine.support_vectors_.size + machine.dual_coef_.size + machine.intercept_.size

@@ -18,13 +18,8 @@ KEYS: Columns = {
 }
 # The epochs are missing if an accuracy never reached 99 %.
 MEASURED: Columns = {
-    "weights": int,
-    "train_epoch": int,
-    "test_epoch": int,
-    "train_accuracy": float,
-    "test_accuracy": float,
-    "best_test_accuracy": float,
-    "seconds": float,
+    **dict.fromkeys(("weights", "train_epoch", "test_epoch"), int),
+    **dict.fromkeys(("train_accuracy", "test_accuracy", "best_test_accuracy", "seconds"), float),
 }
 # With their learning rates.
 NETWORKS = {"tn": 0.003, "lstm": 0.03, "transformer": 0.01}

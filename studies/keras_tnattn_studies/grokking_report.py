@@ -9,13 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from keras_tnattn_studies.grokking_config import (
-    BASE,
-    NETWORKS,
-    GrokkingTraining,
-    Setting,
-    base_of,
-)
+from keras_tnattn_studies.grokking_config import BASE, NETWORKS, GrokkingTraining, Setting, base_of
 from keras_tnattn_studies.grokking_training import Trained, shows_whole_rule
 from keras_tnattn_train.runs.many import save_text
 from keras_tnattn_train.runs.plots import save
@@ -73,11 +67,7 @@ def _curves_path(folder: Path, key: tuple) -> Path:
 
 
 def report(rows: Measurements, options: GrokkingTraining, folder: Path) -> str:
-    """Writes the table and the pictures of all finished trainings in a folder.
-
-    Returns:
-        The table.
-    """
+    """Writes the table and the pictures of all finished trainings in a folder."""
     groups = by_setting(rows)
     text = table(groups, options)
     save_text(folder / "table.md", text)

@@ -15,18 +15,6 @@ from keras_tnattn_train.system.files import Columns, Measurements
 
 ALL = (*MODELS, *NGRAMS)
 GIGABYTES = 16.0  # that a training may allocate
-# The columns of results.csv, with their types.
-KEYS: Columns = {"model": str, "seed": int}
-MEASURED: Columns = {
-    "weights": int,
-    "bits_per_byte": float,
-    "live_bits_per_byte": float,
-    "identity_bits_per_byte": float,
-    "metric_spread": float,
-    "tokens_per_second": float,
-    "milliseconds_per_token": float,
-    "mebibytes": float,
-}
 _SHOWN = {
     "bits_per_byte": ("bits per byte", ".3f"),
     "live_bits_per_byte": ("with the live metric", ".3f"),
@@ -36,6 +24,9 @@ _SHOWN = {
     "milliseconds_per_token": ("ms/token, generation", ".2f"),
     "mebibytes": ("MiB, training", ",.0f"),
 }
+# The columns of results.csv, with their types.
+KEYS: Columns = {"model": str, "seed": int}
+MEASURED: Columns = {"weights": int, **dict.fromkeys(_SHOWN, float)}
 
 
 class LanguageStudyOptions(Options):

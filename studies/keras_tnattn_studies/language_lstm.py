@@ -21,11 +21,7 @@ def lstm_language_model(vocabulary_size: int, num_layers: int, units: int) -> ke
 
 
 class LSTMSteps:
-    """The steps of `lstm_language_model` for prompts of one length, which are not padded.
-
-    Args:
-        model: The model.
-    """
+    """The steps of `lstm_language_model` for prompts of one length, which are not padded."""
 
     def __init__(self, model: keras.Model) -> None:
         self.model = model

@@ -14,12 +14,7 @@ from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.runs.many import save_text
 from keras_tnattn_train.runs.measuring import measure_missing
 from keras_tnattn_train.runs.run import Run
-from keras_tnattn_train.system.files import (
-    Columns,
-    Measurements,
-    read_object,
-    write_json,
-)
+from keras_tnattn_train.system.files import Columns, Measurements, read_object, write_json
 
 # The settings among which each model's are chosen.
 LEARNING_RATES = (0.003, 0.01)
@@ -186,13 +181,7 @@ def draw(cells: Measurements, path: Path) -> None:
 def settings_of(
     models: Iterable[str], common: RecallOptions, path: Path
 ) -> dict[str, dict[str, Any]]:
-    """Chooses the settings of each model by its accuracy on validation texts.
-
-    Args:
-        models: The models.
-        common: The options of the trainings.
-        path: The JSON file with what was chosen so far, and the accuracies; it is extended.
-    """
+    """Chooses the settings of each model by its accuracy on validation texts."""
     from keras_tnattn_studies.recall_training import choose_settings
 
     settings_of = (

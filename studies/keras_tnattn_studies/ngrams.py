@@ -22,12 +22,8 @@ def ngram_bits(train: np.ndarray, test: np.ndarray, orders: Sequence[int]) -> li
     """Returns the bits of all predicted ids of rows, for models of several orders.
 
     An order is the number of ids that are seen. As for the models of the study, the first id of a
-    row is seen and not predicted, and no id before the row is seen.
-
-    Args:
-        train: The rows that are counted, integers `(M, L)` from 1 to 511; 0 is padding, at the end.
-        test: The rows that are predicted, `(N, L')`, likewise.
-        orders: Orders from 0 to 6.
+    row is seen and not predicted, and no id before the row is seen. Ids are integers from 1 to 511;
+    0 is padding, at the end of a row.
 
     Raises:
         ValueError: If an order or an id is out of range.

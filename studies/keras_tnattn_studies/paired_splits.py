@@ -12,13 +12,7 @@ def paired_table(
 ) -> str:
     """Returns a table with a line for each classifier: means and 95 % confidence intervals.
 
-    Args:
-        rows: `weights`, `test_accuracy` and `seconds` by classifier and seed.
-        classifiers: The classifiers in the order of the lines; the last column compares the others
-            with the first, seed by seed.
-        shared: How many test rows there are to a training row; see `half_width` in
-            `keras_tnattn_train.runs.tables`.
-        repeats: What a seed stands for, the header of their number.
+    The last column compares the others with the first, seed by seed; for `shared` see `half_width`.
     """
     header = ("classifier", "weights", repeats, "test %", "lowest", "highest", "seconds")
     first = classifiers[0]

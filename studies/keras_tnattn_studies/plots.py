@@ -95,10 +95,6 @@ def by_epoch(runs: Mapping[str, Sequence[Sequence[dict[str, float]]]], path: Pat
     """Draws loss and accuracy over the epochs, of all models in the same panels.
 
     A circle marks the epoch of the lowest validation loss.
-
-    Args:
-        runs: For each model the metrics of its runs, a row for each epoch.
-        path: The image file to write.
     """
     figure = Figure(figsize=(11, 4), layout="constrained")
     colors = colormaps["tab10" if len(runs) <= 10 else "turbo"].resampled(max(10, len(runs)))

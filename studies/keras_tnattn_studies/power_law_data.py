@@ -23,9 +23,7 @@ DATASETS = {**TABLES, **GRAPHS}
 KEYS: Columns = {"dataset": str, "classifier": str, "seed": int}
 MEASUREMENTS: Columns = {
     "weights": int,
-    "train_accuracy": float,
-    "test_accuracy": float,
-    "seconds": float,
+    **dict.fromkeys(("train_accuracy", "test_accuracy", "seconds"), float),
 }
 
 

@@ -94,11 +94,7 @@ ATTENTIONS: dict[str, Callable[[], PowerLawGraphAttention | MetricAttention] | N
 
 
 def network(attention: str, graph: LabeledGraph) -> keras.Model:
-    """Returns a classifier of nodes: dense map of the words, attentions with shortcuts, dense map.
-
-    Returns:
-        A functional model with the inputs of `graph_classifier`, not compiled.
-    """
+    """Returns a classifier of nodes: dense map, attentions with shortcuts, dense map."""
     features = keras.Input((None, graph.features.shape[1]), name="features")
     edges = keras.Input((None, 2), dtype="int32", name="edges")
 

@@ -117,9 +117,6 @@ def network(attention: str, num_features: int, num_classes: int) -> keras.Model:
             the logits are sums of functions of single features.
         num_features: Number `F` of features.
         num_classes: Number `C` of classes.
-
-    Returns:
-        A functional model from `(B, F)` to logits `(B, C)`, not compiled.
     """
     inputs = keras.Input((num_features,))
     x = FeatureTokens(MODEL_DIM, name="tokens")(inputs)
@@ -144,7 +141,7 @@ def measure_table(dataset: str, classifier: str, seed: int) -> dict[str, Any]:
         seconds, weights = time.process_time() - started, _size(fitted)
         predicted = fitted.predict
     else:
-        model, seconds = _trained(classifier, data, seed)
+        model, seconds = _trained_network(classifier, data, seed)
         weights = model.count_params()
 
         def predicted(rows: np.ndarray) -> np.ndarray:
@@ -159,7 +156,7 @@ def measure_table(dataset: str, classifier: str, seed: int) -> dict[str, Any]:
 
 
 @functools.cache
-def _compiled(attention: str, num_features: int, num_classes: int) -> keras.Model:
+def _compiled_network(attention: str, num_features: int, num_classes: int) -> keras.Model:
     """Returns a network to train again and again: compiling takes longer than a training."""
     model = network(attention, num_features, num_classes)
     model.compile(
@@ -174,10 +171,10 @@ def _compiled(attention: str, num_features: int, num_classes: int) -> keras.Mode
     return model
 
 
-def _trained(attention: str, data: LabeledTable, seed: int) -> tuple[keras.Model, float]:
+def _trained_network(attention: str, data: LabeledTable, seed: int) -> tuple[keras.Model, float]:
     """Returns a network trained from new weights, and the processor time of its training."""
     sizes = data.rows.shape[1], 1 + int(data.labels.max())
-    model = _compiled(attention, *sizes)
+    model = _compiled_network(attention, *sizes)
     keras.utils.set_random_seed(seed)
     model.set_weights(network(attention, *sizes).get_weights())
     for variable in model.optimizer.variables:

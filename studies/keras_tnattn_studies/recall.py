@@ -23,11 +23,6 @@ def recall_texts(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Draws texts.
 
-    Args:
-        count: The number of texts `B`.
-        length: Their length `L`, a multiple of 64.
-        rng: The source of randomness.
-
     Returns:
         Ids `(B, L)`; labels `(B, L)`, the letter from 0 to 7 that is the answer to a question and 0
         elsewhere; weights `(B, L)`, 1 at questions and 0 elsewhere.

@@ -29,10 +29,7 @@ TRAINING, VALIDATION, TEST = range(3)
 def recall_model(model: str, settings: Mapping[str, Any]) -> keras.Model:
     """Builds a compiled reader: embedding, what mixes the tokens, and two dense layers.
 
-    Args:
-        model: `"tsa"`, `"mha"`, `"gru"` or `"none"`. Each token receives from earlier ones only;
-            for `"tsa_symmetric"` from later ones, too, as in the paper.
-        settings: `learning_rate` and, for the attentions, `num_heads`, a divisor of 32.
+    Each token receives from earlier ones only; with `"tsa_symmetric"` also from later ones.
 
     Returns:
         A model from ids `(B, L)` to probabilities of the letters `(B, L, 8)`.
@@ -79,16 +76,6 @@ def train_recall(
 
     Seconds are those that the processor spent in this process, which other processes do not
     lengthen much.
-
-    Args:
-        model: As for `recall_model`.
-        settings: As for `recall_model`.
-        length: The length `L` of the texts.
-        seed: The seed of weights and texts.
-        steps: The number of steps.
-        step_tokens: The number of tokens in a batch, a multiple of `L`.
-        max_seconds: Training ends early after so many seconds.
-        part: The texts to score the reader with, `VALIDATION` or `TEST` (default): four batches.
 
     Returns:
         `accuracy`, `steps`, `seconds` in all, `seconds_per_step` (the median), and `megabytes`, the

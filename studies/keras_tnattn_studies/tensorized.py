@@ -51,11 +51,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 # The columns of results.csv, with their types.
 KEYS: Columns = {"setting": str, "dataset": str, "attention": str, "dim": int, "seed": int}
 MEASUREMENTS: Columns = {
-    "attention_weights": int,
-    "weights": int,
-    "train_accuracy": float,
-    "test_accuracy": float,
-    "seconds": float,
+    **dict.fromkeys(("attention_weights", "weights"), int),
+    **dict.fromkeys(("train_accuracy", "test_accuracy", "seconds"), float),
 }
 SETTINGS = {name: _SHARED | options for name, options in SETTINGS.items()}
 # Test rows to a training row.
@@ -134,7 +131,7 @@ def finished_runs(folder: Path) -> Measurements:
     return measurements
 
 
-def fitted(
+def baseline_rows(
     setting: str, dataset: str, baselines: dict[str, dict[int, dict[str, Any]]]
 ) -> Measurements:
     """Returns the measurements of the baselines, one for each seed."""
@@ -251,7 +248,7 @@ def study(options: TensorizedOptions) -> None:
             fits: Measurements = {}
             for setting, group in by_setting.items():
                 train_all(group, folder, data, call)
-                fits |= fitted(setting, dataset, baselines)
+                fits |= baseline_rows(setting, dataset, baselines)
             with Run(folder).waited_for():
                 # Runs are read from their folders; only the table has the scores of the baselines.
                 before = read_measurements(table, KEYS, MEASUREMENTS)

@@ -77,18 +77,11 @@ MODELS: dict[str, dict[str, Any]] = {
 KEYS: Columns = {"model": str, "seed": int}
 MEASUREMENTS: Columns = {
     "weights": int,
-    "loss": float,
-    "val_loss": float,
-    "bleu": float,
-    "exact_match": float,
-    "seconds": float,
+    **dict.fromkeys(("loss", "val_loss", "bleu", "exact_match", "seconds"), float),
 }
 METRICS: Columns = {
     "weights": int,
-    "val_loss": float,
-    "bleu": float,
-    "exact_match": float,
-    "identity_val_loss": float,
+    **dict.fromkeys(("val_loss", "bleu", "exact_match", "identity_val_loss"), float),
     "identity_bleu": float,
     "spreads": str,
 }
@@ -128,10 +121,7 @@ class TranslatorsOptions(Options):
 def with_prepared(config: TranslateConfig, folder: Path) -> TranslateConfig:
     """Returns the config of a run that shares the tokenized corpus of a study with other runs.
 
-    Args:
-        config: The config.
-        folder: The folder of the corpus. Runs of other seeds than 0 have one of their own if the
-            corpus is rendered or divided by the seed.
+    Other seeds than 0 have a folder of their own if the corpus is rendered or divided by the seed.
     """
     if config.seed and not has_own_parts(str(config.corpus), config.data_dir):
         folder = folder.with_name(f"{folder.name}-{config.seed}")

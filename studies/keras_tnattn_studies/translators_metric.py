@@ -32,9 +32,6 @@ def measure_fixed_metric(folder: Path, seed: int) -> dict[str, Any]:
 
     The metric is the mean over some pairs of the training part. The translators are written beside
     the run, to `NAME-fixed` and, with the identity for the metric, to `NAME-identity`.
-
-    Returns:
-        The columns of a row of metric.csv.
     """
     trained = load_translator(folder)
     pairs = BucketedBatches(trained.corpus.parts["train"], BATCH_SIZE, seed)
@@ -45,9 +42,11 @@ def measure_fixed_metric(folder: Path, seed: int) -> dict[str, Any]:
         "weights": fixed.model.count_params(),
         "spreads": " ".join(f"{layer.path}={layer.largest:.4f}" for layer in fixed.layers),
     }
-    row |= _measured(fixed.model, trained, folder, fixed_folder(folder))
+    row |= _scores_of_copy(fixed.model, trained, folder, fixed_folder(folder))
     _set_identity(fixed.model)
-    identity = _measured(fixed.model, trained, folder, folder.with_name(f"{folder.name}-identity"))
+    identity = _scores_of_copy(
+        fixed.model, trained, folder, folder.with_name(f"{folder.name}-identity")
+    )
     return row | {f"identity_{name}": identity[name] for name in ("val_loss", "bleu")}
 
 
@@ -65,7 +64,7 @@ def fixed_folder(run: Path) -> Path:
     return run.with_name(f"{run.name}-fixed")
 
 
-def _measured(
+def _scores_of_copy(
     model: keras.Model, trained: TrainedTranslator, original: Path, folder: Path
 ) -> dict[str, float]:
     """Writes a model to a folder of its own, and measures it on the validation part."""
@@ -100,9 +99,6 @@ def times_of_sentences(
 
     The models take turns, so that all are measured under the same load. Cutting into pieces and
     joining them is not counted.
-
-    Args:
-        folders: The folder of each run, and the function that loads it.
 
     Returns:
         The columns of a row of times.csv for each run, medians over some passes: for sentences

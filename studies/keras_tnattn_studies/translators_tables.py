@@ -32,15 +32,7 @@ def main_table(
     milliseconds: Measurements,
     epochs: Mapping[tuple, int | None],
 ) -> str:
-    """Returns a table with a line for each model: means over its seeds.
-
-    Args:
-        models: The models, in the order of the lines.
-        rows: What was measured of the trained models, by model and seed.
-        fixed: What was measured of those whose metric was then fixed.
-        milliseconds: The times of a sentence, by the name in the table and the seed.
-        epochs: The epochs of the lowest validation losses, by model and seed.
-    """
+    """Returns a table with a line for each model: means over its seeds."""
     header = ["model", "weights", "loss", "log perplexity", "best epoch", "validation BLEU"]
     header += [f"less {PEER}", "exact %", "ms/sentence, alone", f"times {PEER}"]
     header += ["in batches", f"times {PEER}", "training s", "seeds"]

@@ -91,9 +91,3 @@ def test_the_seconds_end_with_the_fit(name, monkeypatch):
 
     monkeypatch.setattr(digits_baselines.GridSearchCV, "score", score)
     assert digits_baselines.BASELINES[name](bright_images(0), 0)["seconds"] == 2.0
-
-
-def test_a_damaged_table(tmp_path, capsys):
-    (tmp_path / "splits.csv").write_text("classifier,seed\nsvm,first\n", encoding="utf-8")
-    assert main(["digits", "--run-dir", str(tmp_path)]) == 2
-    assert "splits.csv" in capsys.readouterr().err

@@ -2,15 +2,12 @@
 
 import json
 import os
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
-from import_path import IMPORT_PATH
 
 from keras_tnattn_studies import long_texts, recall_training
 from keras_tnattn_studies.recall import (
@@ -26,20 +23,6 @@ from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.processes import alone
 
 ROOT = Path(__file__).parents[2]
-# A study whose process of a training waits; the file `process` has its number.
-WAITING = """
-import os, time
-from pathlib import Path
-from keras_tnattn_train.processes import alone
-
-def wait():
-    Path("process").write_text(str(os.getpid()))
-    time.sleep(600)
-
-if __name__ == "__main__":
-    alone.run_alone(wait, gigabytes=1.0)
-"""
-
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
@@ -177,27 +160,6 @@ def test_a_crash_is_no_lack_of_memory(monkeypatch, capsys, written, too_large):
             alone.run_alone(_crash, written, gigabytes=1.0)
     # What the process wrote is shown where it explains an error.
     assert capsys.readouterr().err == ("" if too_large else written)
-
-
-@needs_linux
-def test_a_training_ends_with_its_study(tmp_path):
-    (tmp_path / "waiting.py").write_text(WAITING)
-    study = subprocess.Popen(
-        [sys.executable, "waiting.py"],
-        env={**os.environ, "PYTHONPATH": IMPORT_PATH},
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-    )
-    waiting, deadline = tmp_path / "process", time.monotonic() + 60
-    while not (waiting.exists() and waiting.read_text()):
-        assert study.poll() is None, study.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    study.kill()
-    study.communicate()
-    while Path("/proc", waiting.read_text()).exists():
-        assert time.monotonic() < deadline, "a process outlived its study"
-        time.sleep(0.05)
 
 
 def _redirected(gigabytes, errors):

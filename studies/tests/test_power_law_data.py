@@ -101,13 +101,13 @@ def test_attention_on_edges_is_that_with_the_graph_as_its_mask(attention):
 
 def test_a_network_that_is_trained_again_forgets_its_last_training(monkeypatch):
     monkeypatch.setattr(power_law_tables, "STEPS", 5)
-    kept = power_law_tables._compiled
+    kept = power_law_tables._compiled_network
     kept.cache_clear()
     outputs = {}
     try:
         for name, seed in [("first", 3), ("other", 4), ("again", 3)]:
             data = load_table("wine", seed)
-            model, _ = power_law_tables._trained("none", data, seed)
+            model, _ = power_law_tables._trained_network("none", data, seed)
             outputs[name] = keras.ops.convert_to_numpy(model(data.test_rows))
         assert kept.cache_info().misses == 1
     finally:

@@ -127,12 +127,6 @@ def test_the_nearest_lengths_fill_a_batch(max_batch, max_ratio, calls):
     assert [[len(text) for text in call] for call in function.calls] == calls
 
 
-def test_no_batch_exceeds_the_ratio_of_lengths():
-    function = Function({"by_length": True, "max_ratio": 4})
-    together(function, *(texts("a" * n) for n in (40, 20, 100)))  # which round up to 64, 32, 128
-    assert [[len(text) for text in call] for call in function.calls] == [[40, 20], [100]]
-
-
 def test_only_rows_of_one_shape_share_a_batch_unless_they_may_be_padded():
     spec = tf.TensorSpec([None, None], tf.int32)
     requests = [{"x": np.ones((1, n), "int32")} for n in (3, 4, 3)]

@@ -127,7 +127,11 @@ def test_a_body_that_is_not_wanted_ends(plain):
         assert received(client).startswith(b"HTTP/1.1 404 ")
 
 
-@pytest.mark.parametrize("requests", [1, 1000], ids=["one answer", "many requests at once"])
+@pytest.mark.parametrize(
+    "requests",
+    [1, pytest.param(1000, marks=pytest.mark.slow)],
+    ids=["one answer", "many requests at once"],
+)
 def test_a_client_that_does_not_read_its_answers_is_left(tmp_path, requests):
     write_table(tmp_path, 20)  # an answer of 20 MB, more than the system's buffers hold
     with in_thread(tmp_path, keep_alive_s=1.5) as (url, _), connected(url) as client:
@@ -187,6 +191,7 @@ def test_websockets_are_not_spoken(plain):
         assert client.recv(65536).startswith(b"HTTP/1.1 200 OK")
 
 
+@pytest.mark.slow
 def test_sigterm_answers_who_has_connected_before(plain):
     """Connections that wait behind the socket, and clients that are slow to ask."""
     with (
@@ -249,6 +254,7 @@ def test_a_reader_that_has_gone_does_not_end_the_writing():
         lines.close()
 
 
+@pytest.mark.slow
 def test_full_pipes_do_not_stop_the_server(tmp_path):
     x = tf.TensorSpec([None], tf.float32, "x")
 

@@ -143,6 +143,7 @@ assert "tensorflow" in sys.modules
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", MODULES)
 def test_a_server_loads_tensorflow_when_a_signature_needs_it(version, tmp_path, engine):
     copied(version, tmp_path)

@@ -276,9 +276,6 @@ def test_a_port_that_is_taken_is_one_line(tmp_path, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert main([str(tmp_path), "--port", str(taken.getsockname()[1])]) == 2
     assert "Could not listen on 127.0.0.1:" in capsys.readouterr().err
-
-
-def test_a_port_that_does_not_exist_is_one_line(tmp_path, capsys):
     assert main([str(tmp_path), "--port", "70000"]) == 2
     assert "Could not listen on 127.0.0.1:70000" in capsys.readouterr().err
 

@@ -43,6 +43,7 @@ def test_folders_say_what_the_run_says(run, tmp_path, capsys):
         assert reader.load(folder)(texts) == expected
 
 
+@pytest.mark.slow
 def test_a_translator_translates_as_predict_does(tmp_path, capsys):
     pytest.importorskip("onnxruntime")
     make_run(tmp_path / "run", "sdpa")

@@ -224,13 +224,6 @@ def test_tables_have_quotes_where_needed_and_plain_line_ends():
     )
 
 
-def test_help_has_examples(capsys):
-    assert main(["--help"]) == 0
-    shown = capsys.readouterr().out
-    assert "--input reviews.csv.gz --column review" in shown
-    assert "bad rows" in shown
-
-
 def test_rows_of_similar_length_are_predicted_together_and_written_in_their_order():
     lengths = [9, 1, 8, 2, 7, 3]
     rows = [Row(number, "x" * length, None) for number, length in enumerate(lengths, 1)]

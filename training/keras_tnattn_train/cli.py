@@ -24,12 +24,7 @@ PROGRAMS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs `keras-tnattn`.
-
-    Returns:
-        The exit status, as `keras_tnattn_train.options.errors.exit_status` returns it; 2 if a
-        package is missing that an extra brings.
-    """
+    """Runs `keras-tnattn`."""
     return _run(arguments, PROGRAMS)
 
 

@@ -23,12 +23,7 @@ from keras_tnattn_train.options.options import (
 )
 from keras_tnattn_train.options.program import program, with_programs
 from keras_tnattn_train.processes.backend import start_backend
-from keras_tnattn_train.processes.devices import (
-    Layouts,
-    check_one_process,
-    join,
-    use_devices,
-)
+from keras_tnattn_train.processes.devices import Layouts, check_one_process, join, use_devices
 from keras_tnattn_train.runs.finishing import export_note
 from keras_tnattn_train.runs.run import Run, open_run
 from keras_tnattn_train.runs.trained import PredictingRun, TrainedRun
@@ -125,18 +120,7 @@ def run_commands(
     arguments: Sequence[str] | None,
     others: Mapping[str, str] | None = None,
 ) -> int:
-    """Runs a program with commands.
-
-    Args:
-        script: The name of its script in `training/`.
-        text: The text in its `--help`.
-        commands: The commands.
-        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
-        others: The summaries of commands that other programs run, by name; for the list only.
-
-    Returns:
-        The exit status, as `keras_tnattn_train.options.errors.exit_status` returns it.
-    """
+    """Runs a program with commands."""
     shows_all = HELP_ALL in (sys.argv[1:] if arguments is None else arguments)
     return run(app_of(script, text, commands, others, shows_all), arguments)
 
@@ -177,19 +161,9 @@ def training_command(
 ) -> Command:
     """Returns a command that trains one run.
 
-    Args:
-        config: The class of its options, which are written to the run's `config.json`. Its
-            `command` is what the user types.
-        train: Takes such a config and a `Run`, trains or resumes it, and prints its results.
-        summary: Its line in the list of commands.
-        description: The text in its own `--help`.
-        examples: Command lines, shown at the end of `--help`.
-        several_devices: Whether several devices and processes can train the run. Default `True`.
-        layouts: A function from the config and the number of devices of `--model-parallel` to the
-            weights that are split among them. Default: the command has no `--model-parallel`.
-        others: The class of options that do not affect what is trained, and are no part of the
-            config; `train` takes them as its third argument. Default: the command has none.
-        **facts: Further arguments of `Command`, for instance `loading`.
+    `train` takes a `config`, whose `command` is what the user types, a `Run` and, if there are such
+    options, `others`, which do not affect what is trained and are no part of the config. `layouts`
+    returns the weights that the devices of `--model-parallel` split, of a config and their number.
     """
 
     def start(values: dict[str, Any]) -> None:

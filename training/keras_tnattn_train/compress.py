@@ -57,21 +57,13 @@ examples:
 """
 
 
-# The options that `results.json` keeps, besides those of a healing.
-RECORDED_OPTIONS = (
-    "target",
-    "max_drop",
-    "tolerance",
-    "max_flips",
-    "confidence",
-    "bits",
-    "effort",
-    "for_runtime",
-    "min_speed",
-    "max_resident",
-    "keep_vocabulary",
-    "data",
+# The options that `compress` of the library takes, and those that `results.json` keeps, besides
+# those of a healing.
+GOALS = (
+    *("target", "tolerance", "bits", "max_flips", "confidence", "effort"),
+    *("for_runtime", "min_speed", "max_resident"),
 )
+RECORDED_OPTIONS = (*GOALS, "max_drop", "keep_vocabulary", "data")
 
 
 # The files of `--export`.
@@ -417,24 +409,13 @@ def _errors_of_export(models: Path) -> Iterator[None]:
 
 def _call(model: Any, args: CompressOptions, **options: Any) -> Any:
     from keras_tnattn.compression import compress
-    from keras_tnattn_train.runs.progress import printed
+    from keras_tnattn_train.runs.progress import printing_progress
 
+    asked = {name: getattr(args, name) for name in GOALS}
     try:
-        with printed("keras_tnattn.compression"):
-            return compress(
-                model,
-                target=args.target,
-                tolerance=args.tolerance,
-                max_flips=args.max_flips,
-                confidence=args.confidence,
-                bits=args.bits,
-                effort=args.effort,
-                for_runtime=args.for_runtime,
-                min_speed=args.min_speed,
-                max_resident=args.max_resident,
-                verbose=0,  # `printed` does
-                **options,
-            )
+        with printing_progress("keras_tnattn.compression"):
+            # `verbose` because `printing_progress` prints.
+            return compress(model, **asked, verbose=0, **options)
     except (ValueError, TypeError) as error:
         raise InputError(str(error)) from error
 
@@ -443,10 +424,10 @@ def _heal(result: Any, inputs: Any, args: CompressOptions, loss: Any = None) -> 
     """Trains the small model, if asked for."""
     if not args.heal_epochs:
         return
-    from keras_tnattn_train.runs.progress import printed
+    from keras_tnattn_train.runs.progress import printing_progress
 
     try:
-        with printed("keras_tnattn.compression"):
+        with printing_progress("keras_tnattn.compression"):
             result.heal(inputs, args.heal_epochs, args.learning_rate, loss=loss)
     except ValueError as error:
         raise InputError(str(error)) from error
@@ -462,11 +443,8 @@ def _run_files(path: Path, description: dict[str, Any]) -> dict[str, str]:
 
 def _results(result: Any, scores: dict[str, Any], args: CompressOptions) -> dict[str, str]:
     """Returns `results.json`: options, how many epochs of healing were kept, sizes and scores."""
-    names = (
-        *RECORDED_OPTIONS,
-        "heal_epochs",
-        *(("learning_rate", "from_logits") if args.heal_epochs else ()),
-    )
+    names = [*RECORDED_OPTIONS, "heal_epochs"]
+    names += ["learning_rate", "from_logits"] if args.heal_epochs else []
     how = {name: getattr(args, name) for name in names} | {"healed_epochs": result.healed_epochs}
     report = result.report
     sizes = {

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import functools
 import importlib.util
 import itertools
 import json
@@ -133,7 +134,7 @@ def _predict(args: PredictOptions) -> int:
     """Writes the predictions; returns the number of bad rows."""
     path = Path(args.model)
     pretrained = not path.exists() and _is_pretrained(args.model)
-    command = None if pretrained or _exported(path) else _command(path)
+    command = None if pretrained or _is_exported(path) else _command(path)
     if (args.beam or args.n_best) and not (command and command.searches):
         kind = f"a run of {command.name}" if command else "an exported model"
         raise InputError(
@@ -145,9 +146,10 @@ def _predict(args: PredictOptions) -> int:
             rows = from_strings(args.sentences)
         else:
             columns = _columns(path, command) if command else COLUMNS
-            rows = stack.enter_context(from_file(args.input or "-", args.column, columns, _warn))
+            warn = functools.partial(print, file=sys.stderr)
+            rows = stack.enter_context(from_file(args.input or "-", args.column, columns, warn))
         # Read the header of a table before loading the model, which takes seconds.
-        rows = _started(rows)
+        rows = _after_first_row(rows)
         if command:
             run = command.load_to_predict(path)
             predictor = run.predictor(args.batch_size, args.beam or 1, args.n_best)
@@ -163,11 +165,7 @@ def _predict(args: PredictOptions) -> int:
         return _write(rows, predictor, args, file)
 
 
-def _warn(note: str) -> None:
-    print(note, file=sys.stderr)
-
-
-def _started(rows: Iterator[Row]) -> Iterator[Row]:
+def _after_first_row(rows: Iterator[Row]) -> Iterator[Row]:
     first = next(rows, None)
     return iter(()) if first is None else itertools.chain([first], rows)
 
@@ -250,7 +248,7 @@ def _predictor_of_pretrained(name: str) -> Predictor:
     return lambda texts: labels(model.probabilities(texts), model.class_names)
 
 
-def _exported(path: Path) -> bool:
+def _is_exported(path: Path) -> bool:
     return (path / "saved_model.pb").is_file() or any(path.glob("[0-9]*/saved_model.pb"))
 
 

@@ -3,7 +3,6 @@ import subprocess
 import keras
 import numpy as np
 import pytest
-from run_folders import assert_refused
 
 from keras_tnattn_train.classify.baseline import linear_svms, most_frequent_class
 from keras_tnattn_train.classify.compare import table, table_configs
@@ -130,11 +129,6 @@ def test_the_recipe_is_that_of_the_paper(capsys):
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "[choices: tuned, paper] [default: paper]" in text
     assert "rows per step (tuned: 64; paper: 32)" in text
-
-
-@pytest.mark.parametrize("command", ["compare", "compare-nodes"])
-def test_seeds_out_of_range_are_refused(command, capsys):
-    assert_refused(capsys, [command, "--seeds", "0", "-1"], "seeds=0 -1", "from 0 to 4294967295")
 
 
 def test_the_server_is_quiet_unless_it_fails(tmp_path, capfd):

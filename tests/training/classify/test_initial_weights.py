@@ -1,5 +1,3 @@
-import warnings
-
 import keras
 import numpy as np
 import pytest
@@ -148,14 +146,6 @@ def test_what_tells_nothing_leaves_finite_weights(case):
             np.testing.assert_array_equal(old, new)
 
 
-def test_more_classes_than_the_embedding_can_hold():
-    ids, labels = labeled_ids(classes=5)
-    model = started(ids, labels, classes=5, embedding_dim=3, attention="none")
-    # The third dimension is that of the mean, 0.
-    assert np.linalg.matrix_rank(model.get_weights()[0]) == 2
-    assert np.mean(outputs_of(model, ids).argmax(-1) == labels) > 0.3  # by chance 0.2
-
-
 def test_large_tables_are_sampled_and_counted_in_blocks(monkeypatch):
     ids, labels = labeled_ids()
     order = np.argsort(labels, kind="stable")  # the first rows are of one class
@@ -176,14 +166,6 @@ def test_large_tables_are_sampled_and_counted_in_blocks(monkeypatch):
     assert np.mean(outputs_of(model, ids).argmax(-1) == labels) > 0.7
 
 
-def test_blocks_change_nothing(monkeypatch):
-    ids, labels = labeled_ids()
-    whole = started(ids, labels, attention="none").get_weights()
-    monkeypatch.setattr(initial_weights, "CHUNK", 7)
-    for one, other in zip(whole, started(ids, labels, attention="none").get_weights(), strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
 @pytest.mark.parametrize("class_weights", ["none", "balanced"])
 def test_the_options_of_the_svm(monkeypatch, class_weights):
     ids, labels = labeled_ids()
@@ -200,17 +182,6 @@ def test_the_options_of_the_svm(monkeypatch, class_weights):
     assert calls == [{"C": 0.3, "class_weight": expected, "random_state": 5}]
 
 
-def test_a_fit_that_does_not_converge_is_a_start_all_the_same(monkeypatch):
-    ids, labels = labeled_ids()
-    monkeypatch.setattr(
-        initial_weights, "LinearSVC", lambda **options: LinearSVC(**options, max_iter=1)
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        model = started(ids, labels, attention="none")
-    assert np.isfinite(model.get_weights()[0]).all()
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -225,12 +196,6 @@ def test_the_default_is_random_where_an_svm_does_not_fit(options):
     assert ClassifyConfig(**options).initial_weights == "random"
     with pytest.raises(InputError, match="initial_weights='svm'"):
         ClassifyConfig(**options, initial_weights="svm")
-
-
-def test_the_papers_recipe_can_start_from_an_svm():
-    assert ClassifyConfig(recipe="paper", feedforward_dim=0).initial_weights == "random"
-    config = ClassifyConfig(recipe="paper", feedforward_dim=0, initial_weights="svm")
-    assert config.initial_weights == "svm"
 
 
 def test_a_distribution_is_set_aside_for_the_fit_alone():

@@ -11,7 +11,7 @@ import pytest
 from run_folders import FILES, assert_equal, assert_refused, interrupted_after, killed_after
 
 from keras_tnattn.models import ATTENTIONS as CLASSIFIERS
-from keras_tnattn.ops.time_graph import Geometric, PowerLaw, Window
+from keras_tnattn.ops.time_graph import PowerLaw, Window
 from keras_tnattn_train.classify import train
 from keras_tnattn_train.classify.config import ATTENTIONS, ClassifyConfig
 from keras_tnattn_train.classify.loading import ClassifierRun
@@ -22,10 +22,9 @@ from keras_tnattn_train.data.batches import TextBatches
 from keras_tnattn_train.data.texts import split_rows
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.runs.run import Run, from_json
-from keras_tnattn_train.runs.training import EpochLog
 
 ROOT = Path(__file__).parents[3]
-EPOCHS = 30  # far more than a run has done when it is killed
+EPOCHS = 10  # more than a run has done when it is killed
 
 
 def small_table(path, rows=240):
@@ -43,7 +42,7 @@ def command(table, folder, *more):
     options = (
         "--max-words 8 --vocabulary-size 20 --embedding-dim 4 --batch-size 8 --test-fraction 0.4"
     )
-    options += f" --epochs {EPOCHS} --attention tsa"
+    options += f" --epochs {EPOCHS} --attention tsa --jit-compile off"
     return ["classify", "--dataset", table, "--run-dir", str(folder), *options.split(), *more]
 
 
@@ -76,7 +75,7 @@ def test_a_resumed_run_fits_no_second_svm(tmp_path, monkeypatch):
 
     monkeypatch.setattr("keras_tnattn_train.classify.initial_weights.start_from_svm", start)
     folder = tmp_path / "run"
-    options = ["--learning-rate", "1e-30", "--attention", "none"]
+    options = ["--learning-rate", "1e-30", "--attention", "none", "--epochs", "2"]
     interrupted_after(1, command(table, folder, *options), monkeypatch)
     assert fits == [(129, 8)]
     assert main(["classify", "--run-dir", str(folder), "--resume"]) == 0
@@ -115,18 +114,6 @@ def test_texts_of_many_lengths_are_resumed_to_the_same_weights(tmp_path, monkeyp
     assert_equal(folder, tmp_path / "whole")
 
 
-@pytest.mark.slow
-def test_killed_again_and_again(tmp_path):
-    table, options = small_table(tmp_path / "table.csv"), ["--early-stopping", "4"]
-    assert main(command(table, tmp_path / "whole", *options)) == 0
-    folder = tmp_path / "run"
-    killed_after(1, command(table, folder, *options), folder)
-    for epochs in (2, 4, 5):
-        killed_after(epochs, ["classify", "--run-dir", str(folder), "--resume"], folder)
-    assert main(["classify", "--run-dir", str(folder), "--resume"]) == 0
-    assert_equal(folder, tmp_path / "whole")
-
-
 def test_a_run_folder_holds_it_all(uninterrupted):
     _, folder = uninterrupted
     assert {path.name for path in folder.iterdir()} == FILES - {"export.json"} | {
@@ -150,20 +137,6 @@ def test_a_finished_run_stays_as_it_is(uninterrupted, capsys):
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
-@pytest.mark.slow
-def test_cut_off_after_the_last_epoch(uninterrupted, tmp_path):
-    # As if killed before the pictures and the model: nothing is trained, all is written.
-    _, whole = uninterrupted
-    folder = tmp_path / "run"
-    folder.mkdir()
-    for name in ("config.json", "data.json", "metrics.csv"):
-        (folder / name).write_bytes((whole / name).read_bytes())
-    (folder / "checkpoints").mkdir()
-    (folder / "checkpoints/last.npz").write_bytes((whole / "checkpoints/last.npz").read_bytes())
-    assert main(["classify", "--run-dir", str(folder), "--resume"]) == 0
-    assert_equal(folder, whole)
-
-
 def test_every_attention_of_the_classifier_has_an_option():
     assert set(ATTENTIONS) == set(CLASSIFIERS)
 
@@ -172,6 +145,7 @@ def test_every_attention_of_the_classifier_has_an_option():
     ("attention", "options"),
     [
         pytest.param("tn", [], marks=pytest.mark.slow),
+        pytest.param("tga", [], marks=pytest.mark.slow),
         ("rgtn", ["--time-graph", "power_law", "--exponent", "2"]),
         pytest.param("plga", [], marks=pytest.mark.slow),
         pytest.param("sdpa", [], marks=pytest.mark.slow),
@@ -183,33 +157,7 @@ def test_other_attentions_train(tmp_path, attention, options):
     assert main(command(table, tmp_path / "run", *options)) == 0
     count = Run(tmp_path / "run").results["parameters"]["attention"]
     assert (count > 0) == (attention != "rgtn")  # which has none by default
-
-
-def test_the_time_graph_reaches_each_attention_that_has_one():
-    for attention in ("tsa", "tga", "rgtn"):
-        config = ClassifyConfig(dataset="reuters", attention=attention, damping=0.5)
-        assert config.attention_options["time_graph"] == Geometric(0.5)
-        config = ClassifyConfig(
-            dataset="reuters", attention=attention, time_graph="window", window=3
-        )
-        assert config.attention_options["time_graph"] == Window(3)
-
-
-def test_graph_attention_trains_and_is_drawn(tmp_path):
-    table = small_table(tmp_path / "table.csv")
-    arguments = command(table, tmp_path / "run", "--attention", "tga", "--epochs", "1")
-    assert main(arguments) == 0
-    assert (tmp_path / "run/psi.png").is_file()
-
-
-def test_small_embeddings_and_word_dropout_reach_the_model(tmp_path):
-    options = "--attention dpa --epochs 1 --embedding tensor_train --embedding-tt-ranks 2"
-    arguments = command(small_table(tmp_path / "table.csv", 40), tmp_path / "run", *options.split())
-    assert main([*arguments, "--word-dropout", "0.25"]) == 0
-    model = keras.models.load_model(tmp_path / "run/model.keras")
-    assert type(model.get_layer("embedding")).__name__ == "TTEmbedding"
-    assert max(model.get_layer("embedding").ranks) == 2
-    assert model.get_layer("word_dropout").rate == 0.25
+    assert (tmp_path / "run/psi.png").is_file() or attention != "tga"
 
 
 def test_the_options_of_the_model_reach_its_layers():
@@ -312,10 +260,9 @@ def test_rare_classes_count_as_much_as_frequent_ones(tmp_path, monkeypatch):
     assert list((tmp_path / "run/tensorboard").rglob("events.out.tfevents.*"))
 
 
-@pytest.mark.parametrize("learning_rate", ["1e30"])
-def test_a_diverging_run_stops(tmp_path, capsys, learning_rate):
+def test_a_diverging_run_stops(tmp_path, capsys):
     arguments = command(small_table(tmp_path / "table.csv", 40), tmp_path / "run", "--attention")
-    arguments += ["dpa", "--learning-rate", learning_rate]
+    arguments += ["dpa", "--learning-rate", "1e30"]
     assert_refused(capsys, arguments, "Training diverged", "lower --learning-rate than 1e+30")
     assert Run(tmp_path / "run").results is None
 
@@ -328,9 +275,8 @@ def test_both_ways_to_start(script):
     assert "--dataset reuters --recipe paper" in shown
 
 
-@pytest.mark.parametrize(
-    ("monitor", "sign"), [pytest.param("loss", 1, marks=pytest.mark.slow), ("accuracy", -1)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("monitor", "sign"), [("loss", 1), ("accuracy", -1)])
 def test_early_stopping_keeps_the_best_epoch(tmp_path, monitor, sign):
     table = small_table(tmp_path / "table.csv")
     # A learning rate this high is soon past its best.
@@ -349,21 +295,6 @@ def test_early_stopping_keeps_the_best_epoch(tmp_path, monitor, sign):
     best, last = checkpoints
     assert all(map(np.array_equal, weights, best))
     assert not any(map(np.array_equal, weights, last))
-
-
-@pytest.mark.slow
-def test_each_epoch_has_an_order_of_its_own(tmp_path, monkeypatch):
-    orders = []
-
-    class Watched(TextBatches):
-        def __getitem__(self, index):
-            orders.append(self.order.tobytes())
-            return super().__getitem__(index)
-
-    monkeypatch.setattr("keras_tnattn_train.classify.train.TextBatches", Watched)
-    table = small_table(tmp_path / "table.csv", rows=40)
-    assert main(command(table, tmp_path / "run", "--attention", "dpa", "--epochs", "3")) == 0
-    assert len(set(orders)) == 3
 
 
 def test_words_of_the_test_part_alone_are_not_learned(tmp_path):
@@ -431,21 +362,6 @@ class TestRefusals:
         assert_refused(
             capsys, ["classify", "--run-dir", str(run.folder), "--resume"], "other texts"
         )
-
-    @pytest.mark.slow
-    def test_metrics_of_another_training(self, uninterrupted, capsys, tmp_path, monkeypatch):
-        _, whole = uninterrupted
-        folder = tmp_path / "run"
-        shutil.copytree(whole, folder)
-        (folder / "results.json").unlink()
-        config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps({**config, "epochs": EPOCHS + 1}))
-        metrics = (folder / "metrics.csv").read_text()
-        (folder / "metrics.csv").write_text(metrics.replace("accuracy", "precision"))
-        # Found before another epoch is trained.
-        monkeypatch.setattr(EpochLog, "on_epoch_end", lambda *_: pytest.fail("trained"))
-        arguments = ["classify", "--run-dir", str(folder), "--resume"]
-        assert_refused(capsys, arguments, "metrics.csv", "precision")
 
     def test_an_unreadable_checkpoint(self, uninterrupted, capsys, tmp_path):
         _, whole = uninterrupted
@@ -577,22 +493,10 @@ class TestWordsToRead:
             ([100] * 97 + [3000] * 3, {}, 3000),
             (LONG, {}, 4096),
             (LONG, {"attention": "dpa"}, 1024),
-            (
-                [100] * 97 + [9000] * 3,
-                TSA | {"time_graph": "power_law", "exponent": 1.0},
-                1024,
-            ),
+            (LONG, TSA | {"time_graph": "power_law", "exponent": 1.0}, 1024),
             (LONG, TSA | {"time_graph": "exponential"}, 1024),
-            (
-                [100] * 97 + [9000] * 3,
-                TSA | {"time_graph": "window", "window": 9},
-                4096,
-            ),
-            (
-                [100] * 97 + [9000] * 3,
-                TSA | {"time_graph": "window", "window": 4000},
-                1024,
-            ),
+            (LONG, TSA | {"time_graph": "window", "window": 9}, 4096),
+            (LONG, TSA | {"time_graph": "window", "window": 4000}, 1024),
             (LONG, {"attention": "tga", "damping": 0.5}, 4096),
             (LONG, {"attention": "tn"}, 4096),
             (LONG, {"attention": "rgtn"}, 4096),

@@ -75,16 +75,6 @@ def test_numbers_of_nodes_as_pandas_writes_them(names):
     assert canonical_name(f" {name} ") == canonical
 
 
-def test_numbers_beside_words_are_counted(tmp_path):
-    nodes = NODES.replace("words\n", "words,age\n").replace("0 2\n", "0 2,5\n")
-    nodes = (
-        nodes.replace("10,1\n", "10,1,5\n").replace("b,\n", "b,,5\n").replace("0 2\n", "0 2,5\n")
-    )
-    graph = load_graph(folder(tmp_path, nodes))
-    assert graph.features.shape == (4, 4)
-    assert "columns of nodes.csv that are not used: age" in graph.notes
-
-
 class TestEdges:
     def graph(self, path, edges):
         return load_graph(folder(path, edges=edges))

@@ -1,10 +1,7 @@
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
 
@@ -19,7 +16,6 @@ from keras_tnattn_train.data.pairs.prepared import (
     prepare,
 )
 from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.runs.training import as_dataset
 
 ROOT = Path(__file__).parents[3]
 TRAIN = [(f"O gato {i} dorme, İ.", f"The cat {i} sleeps.") for i in range(30)]
@@ -168,22 +164,6 @@ class TestPrepare:
             prepare(CORPUS, tmp_path / "corpus", Preparing(vocabulary_size=5))
         assert [path.name for path in tmp_path.iterdir()] == []
 
-    def test_is_read_without_tensorflow(self, prepared):
-        pytest.importorskip("jax")
-        code = (
-            "import os, sys; os.environ['KERAS_BACKEND'] = 'jax'\n"
-            "sys.modules['tensorflow'] = sys.modules['tensorflow_text'] = None\n"
-            "from keras_tnattn_train.data.pairs.batches import BucketedBatches\n"
-            "from keras_tnattn_train.data.pairs.prepared import load_prepared\n"
-            f"part = load_prepared({str(prepared.folder)!r}).parts['train']\n"
-            "print(sum(len(labels) for _, labels in map(BucketedBatches(part, 8).__getitem__, "
-            "range(4))))"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT
-        )
-        assert int(done.stdout) == len(TRAIN)
-
 
 def unpadded(batch):
     """The pairs of a batch, put together again from what the model is given."""
@@ -250,12 +230,6 @@ class TestBatches:
         backwards = [list(unpadded(batches[i])) for i in reversed(range(len(batches)))]
         assert [pair for batch in reversed(backwards) for pair in batch] == first
 
-    def test_very_long_sentences(self):
-        draw = np.random.default_rng(0)
-        part = TokenizedPart(*(sentences(np.array([50_000, 49_000]), draw) for _ in range(2)))
-        inputs, labels = BucketedBatches(part, 2)[0]
-        assert (inputs["source"].shape, labels.shape) == ((2, 50_000), (2, 49_999))
-
     def test_no_batch_is_longer_than_the_longest_sentence(self):
         # The positional encoding may end there.
         batches = BucketedBatches(random_part(), 10, multiple=16)
@@ -263,19 +237,6 @@ class TestBatches:
             (x["source"].shape[1], y.shape[1]) for x, y in map(batches.__getitem__, range(21))
         ]
         assert np.max(shapes, axis=0).tolist() == [30, 29]
-
-    def test_keras_takes_batches_of_all_lengths(self):
-        inputs = {
-            name: keras.Input((None,), dtype="int32", name=name) for name in ("source", "target")
-        }
-        embed = keras.layers.Embedding(100, 4)
-        source = keras.layers.GlobalAveragePooling1D(keepdims=True)(embed(inputs["source"]))
-        model = keras.Model(inputs, keras.layers.Dense(100)(embed(inputs["target"]) + source))
-        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(True, ignore_class=0))
-        for seed in (0, None):  # without a seed, the first two batches have equal lengths
-            batches = BucketedBatches(random_part(), 10, seed, multiple=16)
-            history = model.fit(as_dataset(batches), epochs=2, shuffle=False, verbose=0).history
-            assert np.isfinite(history["loss"]).all()
 
     def test_a_sample_has_short_and_long_sentences(self):
         batches = BucketedBatches(random_part(), 10)
@@ -292,9 +253,3 @@ class TestBatches:
             BucketedBatches(random_part(), 1, multiple=0)
         with pytest.raises(ValueError, match="an empty one"):
             BucketedBatches(random_part(0), 1)
-
-
-def test_index_names_every_file(prepared):
-    index = json.loads((prepared.folder / "prepared.json").read_text())
-    written = {path.name for path in prepared.folder.iterdir()}
-    assert set(index["files"]) == written - {"prepared.json"}

@@ -187,25 +187,6 @@ def test_an_interrupt_while_a_damaged_folder_is_replaced_loses_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
 
 
-def test_an_interrupt_before_the_chunks_are_deleted_leaves_nothing(whole, tmp_path, monkeypatch):
-    shutil.copytree(whole.folder, tmp_path / "corpus")
-    (tmp_path / "corpus" / "texts.json").unlink()  # damaged, so it is replaced
-
-    def interrupt(path, ignore_errors=False):
-        if path.name == prepared.CHUNKS:
-            raise KeyboardInterrupt
-        rmtree(path, ignore_errors)
-
-    rmtree = shutil.rmtree
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            prepare(CORPUS, tmp_path / "corpus", OPTIONS)
-    assert files(prepare(CORPUS, tmp_path / "corpus", OPTIONS)) == files(whole)
-    assert not (tmp_path / "corpus" / prepared.CHUNKS).exists()
-    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
-
-
 def test_what_was_computed_survives_a_full_disk(whole, tmp_path):
     folder = tmp_path / "corpus"
     full = OSError(28, "No space left on device")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_tnattn_train.data.pairs.corpus import StoredPairs, _numbers, cut_parts
+from keras_tnattn_train.data.pairs.corpus import StoredPairs, _numbers
 from keras_tnattn_train.data.pairs.loading import load_pairs
 from keras_tnattn_train.data.stored import StoredTexts, stored_array
 from keras_tnattn_train.data.texts import load_texts
@@ -111,20 +111,6 @@ class TestPairs:
         expected = np.unique(np.array(sentences, object), return_inverse=True)[1]
         assert 50 < expected.max() < 790
         np.testing.assert_array_equal(_numbers(sentences), expected)
-
-    def test_the_parts_of_earlier_versions(self):
-        # Prepared corpora and results depend on them. Written down from version 0.2.0's code.
-        pairs = [(f"s{i % 37} x", f"t{i % 41}") for i in range(100)]
-        pairs += [(f"einzeln {i}", f"alone {i}") for i in range(300)]
-        parts = cut_parts(pairs, seed=3)
-        numbers = {name: [pairs.index(pair) for pair in parts[name]] for name in parts}
-        assert {name: len(rows) for name, rows in numbers.items()} == {
-            "train": 360,
-            "validation": 20,
-            "test": 20,
-        }
-        expected = [123, 127, 129, 147, 236, 245, 254, 273, 274, 283]
-        assert numbers["validation"][:10] == expected
 
 
 class TestMemory:

@@ -48,10 +48,6 @@ class TestTables:
         expected = f"warning: {classes} classes in 60 rows. Is this the column of the labels?"
         assert [note.startswith(expected) for note in data.notes] == [True] * warns
 
-    def test_few_classes_are_not_warned_about(self, tmp_path):
-        lines = [f"text {i},{i % 10}" for i in range(20)]
-        assert not load_texts(write(tmp_path / "t.csv", "\n".join(["text,label", *lines]))).notes
-
     def test_csv_with_named_columns(self, tmp_path):
         path = tmp_path / "mine.csv.gz"
         content = 'kind,n,body\r\nx,1,"two\nlines, ""quoted"""\r\ny,2,plain\r\n'
@@ -72,24 +68,6 @@ class TestTables:
         assert rows(data) == [("10", f"It's{sep}good"), ("2", "bad\nbad")]
         assert data.class_names == ("2", "10")
         assert data.notes[0] == "1 row equal to an earlier text and label left out"
-
-    def test_research_articles_take_the_first_topic(self, tmp_path):
-        topics = (
-            "Computer Science,Physics,Mathematics,Statistics,"
-            "Quantitative Biology,Quantitative Finance"
-        )
-        content = (
-            f"ID,TITLE,ABSTRACT,{topics}\n1,Spin,On glass.,0,1,1,0,0,0\n"
-            "2,Proof,Of it.,0,0,1,0,0,0\n3,None,At all.,0,0,0,0,0,0\n"
-        )
-        data = load_texts(write(tmp_path / "train.csv", content))
-        assert rows(data) == [("Physics", "Spin On glass."), ("Mathematics", "Proof Of it.")]
-        assert data.notes[0] == "1 row of no class left out"
-
-    def test_spooky_authors(self, tmp_path):
-        content = '"id","text","author"\n"id1","Once, dreary","EAP"\n"id2","It","HPL"\n'
-        data = load_texts(write(tmp_path / "train.csv", content))
-        assert rows(data) == [("EAP", "Once, dreary"), ("HPL", "It")]
 
     @pytest.mark.parametrize(
         ("name", "content", "message"),
@@ -198,7 +176,7 @@ def test_docstrings_of_just_enough_words_are_read():
     code = (
         f'"""{fewer}"""\nclass A:\n    """{enough}"""\n    def f(self):\n        """{enough}f"""\n'
     )
-    texts = list(docstrings._documented(ast.parse(code)))
+    texts = list(docstrings._long_docstrings(ast.parse(code)))
     assert texts == [enough, f"{enough}f"]
 
 

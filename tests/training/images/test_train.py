@@ -1,24 +1,17 @@
 import dataclasses
 import json
 import math
+import shutil
 import subprocess
 import sys
 
 import keras
 import numpy as np
 import pytest
-from run_folders import (
-    EXPORTS,
-    FILES,
-    assert_equal,
-    assert_refused,
-    exporting,
-    interrupted_after,
-)
+from run_folders import EXPORTS, FILES, assert_equal, assert_refused, interrupted_after
 
 from keras_tnattn_train.cli import train as main
 from keras_tnattn_train.data.images import load_images
-from keras_tnattn_train.images import train
 from keras_tnattn_train.images.config import ImagesConfig
 from keras_tnattn_train.images.train import _compiled_model, deductive_outputs
 from keras_tnattn_train.runs.run import Run
@@ -52,7 +45,7 @@ def command(data_dir, folder, *more):
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
-    assert main(command(npz(folder), folder / "run", *exporting(folder / "saved"))) == 0
+    assert main(command(npz(folder), folder / "run")) == 0
     return str(folder), folder / "run"
 
 
@@ -115,13 +108,6 @@ def test_the_learning_rate_falls_as_a_cosine_to_0(tmp_path):
     assert rates == pytest.approx(want, rel=1e-4, abs=1e-8)
 
 
-def test_the_weight_decay_is_that_of_the_options(tmp_path):
-    config = ImagesConfig(dataset="mnist", weight_decay=0.25)
-    assert (
-        _compiled_model(config, load_images("mnist", npz(tmp_path))).optimizer.weight_decay == 0.25
-    )
-
-
 def test_the_defaults_depend_on_data_and_attention():
     assert [ImagesConfig(dataset=name).epochs for name in ("mnist", "fashion_mnist")] == [5, 5]
     assert [ImagesConfig(dataset=name).epochs for name in ("digits", "pictures")] == [40, 40]
@@ -149,7 +135,9 @@ def test_a_site_is_a_row_a_patch_or_a_pixel(tmp_path, size):
 
 def test_a_run_folder_holds_it_all(uninterrupted):
     _, folder = uninterrupted
-    assert {path.name for path in folder.iterdir()} == FILES | {"confusion_matrix.png"}
+    assert {path.name for path in folder.iterdir()} == FILES - {"export.json"} | {
+        "confusion_matrix.png"
+    }
     results = Run(folder).results
     assert results["rows"] == {"train": 60, "test": 30}
     assert results["test_accuracy"] >= 0.5  # of three classes; 0.33 knows nothing
@@ -162,13 +150,6 @@ def test_a_run_folder_holds_it_all(uninterrupted):
 
 
 @pytest.mark.slow
-def test_a_diverging_run_stops(uninterrupted, tmp_path, capsys):
-    arguments = command(uninterrupted[0], tmp_path / "run", "--learning-rate", "1e30")
-    assert_refused(capsys, arguments, "Training diverged", "lower --learning-rate than 1e+30")
-    assert Run(tmp_path / "run").results is None
-
-
-@pytest.mark.slow
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(uninterrupted, tmp_path, monkeypatch):
     data_dir, whole = uninterrupted
     interrupted_after(2, command(data_dir, tmp_path / "run"), monkeypatch)
@@ -178,10 +159,12 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(uninterrupted, tmp_path
 
 @tensorflow_only
 @pytest.mark.slow
-def test_exported_and_loaded_with_tensorflow_alone(uninterrupted):
-    folder, run = uninterrupted
+def test_exported_and_loaded_with_tensorflow_alone(uninterrupted, tmp_path):
+    run = shutil.copytree(uninterrupted[1], tmp_path / "run")
+    resumed = ["images", "--run-dir", str(run), "--resume", "--export"]
+    assert main([*resumed, "--saved-models", str(tmp_path / "saved")]) == 0
     exported = Run(run).results["exported"]
-    assert exported == f"{folder}/saved/mnist-tn-patches-3-0/1"
+    assert exported == f"{tmp_path}/saved/mnist-tn-patches-3-0/1"
     code = f"""
 import json, sys
 import tensorflow as tf
@@ -200,6 +183,7 @@ print(json.dumps([images.numpy().tolist(), labels, got["probabilities"].numpy().
     assert labels == [str(i) for i in np.argmax(want, -1)]
 
 
+@pytest.mark.slow
 def test_the_default_is_a_convolutional_network(tmp_path):
     arguments = ["images", "--dataset", "mnist", "--data-dir", npz(tmp_path)]
     arguments += ["--epochs", "20", "--batch-size", "10"]
@@ -229,15 +213,6 @@ def test_power_law_graph_attention_and_its_deductive_outputs(tmp_path):
     # The last layer's: its first attention learned other exponents.
     last = model.get_layer("encoder_1").attention
     assert any(np.array_equal(weight, outputs["P"]) for weight in last.get_weights())
-
-
-def test_heads_are_counted_from_one(tmp_path, monkeypatch):
-    figures = []
-    monkeypatch.setattr(train, "save", lambda figure, path: figures.append(figure))
-    outputs = {name: np.eye(3)[None].repeat(2, axis=0) for name in train.SYMBOLS}
-    train.draw_deductive(np.zeros((3, 3)), outputs, tmp_path / "deductive.png")
-    titles = {axes.get_title().rpartition(", ")[2] for axes in figures[0].axes}
-    assert titles == {"", "head 1", "head 2"}
 
 
 class TestRefusals:
@@ -296,11 +271,6 @@ class TestRefusals:
         changed = npz(tmp_path, y_train=np.zeros(60, "uint8"))
         (run / "config.json").write_text(json.dumps(config | {"data_dir": changed}))
         assert_refused(capsys, ["images", "--run-dir", str(run), "--resume"], "other texts, images")
-
-    def test_other_options(self, uninterrupted, capsys):
-        _, whole = uninterrupted
-        resumed = ["images", "--run-dir", str(whole), "--resume", "--bond-dim", "3"]
-        assert_refused(capsys, resumed, "bond_dim=4", "bond_dim=3")
 
 
 @pytest.mark.slow

@@ -208,6 +208,7 @@ def test_a_run_folder_holds_it_all(uninterrupted, capsys):
     assert "finished" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(
     uninterrupted, corpus, tmp_path, monkeypatch
 ):
@@ -303,6 +304,7 @@ def test_an_exported_model_generates(uninterrupted, tmp_path, monkeypatch, capsy
     assert "keras-tnattn generate" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_pieces_of_words(corpus, tmp_path):
     folder = tmp_path / "run"
     pieces = ["--tokens", "pieces", "--vocabulary-size", "280", "--epochs", "1"]

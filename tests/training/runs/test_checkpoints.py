@@ -186,16 +186,5 @@ def test_columns_of_another_training_end_the_first_step(tmp_path, columns, valid
             log.on_train_batch_end(0, metrics)
 
 
-def test_metrics_without_the_loss_that_ends_the_training(tmp_path):
-    run, model = Run(tmp_path / "run"), tiny_model()
-    run.start_or_check(ClassifyConfig(), {})
-    log = EpochLog(run, patience=1)
-    log.set_model(model)
-    run.write_metrics([{"epoch": 1, "loss": 1.0}])
-    save_state(model, 1, run.folder / "checkpoints/last.npz")
-    with pytest.raises(InputError, match=r"Expected columns val_loss.*Received: epoch, loss"):
-        log.restore(validated=True)
-
-
 def test_the_first_line_of_an_error():
     assert first_line(ValueError("  no file\n  a long trace")) == "no file"

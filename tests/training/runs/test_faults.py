@@ -16,7 +16,6 @@ from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.runs import finishing
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.training import fit, reset_session, start_session
-from keras_tnattn_train.system.files import replacing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,15 +109,6 @@ def test_a_model_or_results_that_cannot_be_written(run, num_bytes, name):
     assert run.results == results
 
 
-def test_permission_denied(tmp_path):
-    def denied():
-        with replacing(tmp_path / "file.txt"):
-            raise PermissionError(13, "Permission denied", "file.txt")
-
-    with pytest.raises(InputError, match=r"Could not write .*file\.txt: permission denied$"):
-        denied()
-
-
 @pytest.mark.parametrize("learning_rate", [1e30, pytest.param(1e15, marks=pytest.mark.slow)])
 def test_a_diverging_training_stops_at_once(run, learning_rate):
     config = Config(epochs=500, learning_rate=learning_rate)
@@ -152,17 +142,6 @@ def test_the_last_good_checkpoint_is_kept(run):
     assert (run.folder / "checkpoints/last.npz").read_bytes() == good
 
 
-@pytest.mark.slow
-def test_metrics_with_other_columns(run):
-    fit(small_model(), small_batches(), Config(epochs=1), run)
-    rows = [
-        {("cost" if k == "loss" else k): v for k, v in row.items()} for row in run.read_metrics()
-    ]
-    run.write_metrics(rows)
-    with pytest.raises(InputError, match=r"columns epoch, .*loss in .*metrics\.csv.*cost.*Delete"):
-        fit(small_model(), small_batches(), Config(), run)
-
-
 def test_a_folder_name_that_is_too_long(tmp_path):
     with pytest.raises(InputError, match=r"Could not use the run folder .*: file name too long"):
         Run(tmp_path / ("x" * 300)).check_new()
@@ -176,15 +155,6 @@ def test_tensorboard_that_is_not_installed(monkeypatch):
     start_session(ClassifyConfig())
     with pytest.raises(InputError, match=r"\[tensorboard\]"):
         start_session(ClassifyConfig(tensorboard=True))
-
-
-@pytest.mark.slow
-def test_output_that_is_no_terminal_has_few_lines(run, capsys):
-    fit(small_model(), small_batches(), Config(epochs=25), run)
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) <= 10
-    assert lines[0].startswith("epoch 3 of 25: loss ")
-    assert lines[-1].startswith("epoch 25 of 25: loss ")
 
 
 def test_an_export_of_another_run_is_not_taken_for_ones_own(tmp_path):

@@ -5,7 +5,7 @@ import time
 import keras
 import pytest
 
-from keras_tnattn_train.runs.progress import LINES, EpochLines, printed
+from keras_tnattn_train.runs.progress import LINES, EpochLines, printing_progress
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_prints_the_epoch_at_which_the_training_stops(passed, capsys):
 
 def test_messages_of_a_logger_are_printed(capsys):
     log = logging.getLogger("one.of.the.tests")
-    with printed("one.of"):
+    with printing_progress("one.of"):
         log.info("half done")
     log.info("afterwards")
     assert not log.isEnabledFor(logging.INFO)
@@ -90,5 +90,5 @@ def test_a_closed_output_ends_the_work(monkeypatch):
             raise BrokenPipeError
 
     monkeypatch.setattr("sys.stdout", Closed())
-    with printed("one.of"), pytest.raises(BrokenPipeError):
+    with printing_progress("one.of"), pytest.raises(BrokenPipeError):
         logging.getLogger("one.of").info("half done")

@@ -95,24 +95,6 @@ def test_finish_all_leaves_a_run_to_the_process_that_trains_it(tmp_path, capsys)
     ]
 
 
-def test_a_run_that_another_process_started_with_other_options_is_refused(tmp_path):
-    run, is_locked = Run(tmp_path / "run"), threading.Event()
-
-    def other_process():
-        with run.locked():
-            is_locked.set()
-            time.sleep(0.5)
-            run.start_or_check(ClassifyConfig(name="run", epochs=1), {})
-            run.finish({"loss": 1.0})
-
-    other = threading.Thread(target=other_process)
-    other.start()
-    is_locked.wait()
-    with pytest.raises(InputError, match=r"epochs=1\. Received: epochs=5"):
-        finish_all([ClassifyConfig(name="run", epochs=5)], tmp_path, lambda config, run: None)
-    other.join()
-
-
 def test_a_study_with_other_options_is_refused_without_waiting(tmp_path, capsys):
     study = Run(tmp_path / "study")
     study.start_study(ClassifyConfig(epochs=1), {})

@@ -1,6 +1,5 @@
 import dataclasses
 import json
-import lzma
 import shutil
 import zipfile
 
@@ -161,20 +160,9 @@ def test_another_corpus(run, tmp_path, capsys, monkeypatch):
     assert main([*arguments, str(same_name)]) == 2
     assert f"which are those of {tmp_path / 'own.tsv'}. Received" in capsys.readouterr().err
     assert (folder / "evaluation-own-all-beam1-best_loss.json").read_bytes() == before
-    assert main([*arguments, f"{tmp_path}/other/../own.tsv"]) == 0  # the same file
-    monkeypatch.chdir(tmp_path)
-    assert main([*arguments, "own.tsv"]) == 0
     monkeypatch.chdir(tmp_path / "other")
-    assert main([*arguments, "../own.tsv"]) == 0
+    assert main([*arguments, "../own.tsv"]) == 0  # the same file
     assert main([*arguments, "own.tsv"]) == 2
-    monkeypatch.chdir(tmp_path)
-    for name, status in (("one", 0), ("two", 2)):  # a named corpus in two folders
-        corpus = tmp_path / name / "multi30k_pt_en"
-        corpus.mkdir(parents=True)
-        rows = ["pt\ten", *("\t".join(pair) for pair in CORPUS.test)]
-        for part in ("validation", "test"):
-            (corpus / f"{part}.tsv.xz").write_bytes(lzma.compress("\n".join(rows).encode()))
-        assert main([*arguments, "multi30k_pt_en", "--data-dir", name]) == status
     capsys.readouterr()
     assert main([str(folder), "--corpus", str(parts), "--limit", "1"]) == 0
     assert f"note: {results['notes'][0]}" in capsys.readouterr().out

@@ -4,7 +4,6 @@ import math
 import keras
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 from scipy import stats
 from translator_runs import SIZES, make_run
 
@@ -165,24 +164,6 @@ def test_curves_are_the_shares_of_larger_values():
     assert np.abs(fit.curves["power_law"] - shares).max() < 0.05
     assert np.abs(fit.curves["lognormal"] - shares).max() < 0.05
     assert np.abs(fit.curves["exponential"] - shares).max() > 0.1
-
-
-def test_pictures_of_tails(tmp_path, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(Figure, "savefig", lambda self, path, **_: drawn.append(self))
-    monkeypatch.setattr("os.replace", lambda *paths: None)
-    fits = [fit_power_law(sample(kind), 1) for kind in (("pareto", 1.5), ("expon",))]
-    plots.tails("A_LM", fits, [1, 4], tmp_path / "tail.png")
-    assert [axes.get_title() for axes in drawn[0].axes] == ["$A_{LM}$, head 1", "$A_{LM}$, head 4"]
-    for axes, fit in zip(drawn[0].axes, fits, strict=True):
-        assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
-        dots, *curves = axes.lines[:4]
-        np.testing.assert_array_equal(dots.get_xdata(), fit.magnitudes)
-        assert (dots.get_ydata()[0], dots.get_ydata()[-1]) == (1, 1 / 2000)
-        for line, (name, curve) in zip(curves, fit.curves.items(), strict=True):
-            assert line.get_label() == name.replace("_", " ")
-            np.testing.assert_array_equal(line.get_ydata(), curve)
-            assert line.get_xdata()[0] == fit.results["x_min"]
 
 
 @pytest.mark.slow

@@ -50,11 +50,8 @@ def _default_name(values: dict[str, Any]) -> str:
 def _by_recipe(tuned: Any, paper: Any, without: Any = None) -> Callable[[dict[str, Any]], Any]:
     """Returns what computes a default from the recipe.
 
-    Args:
-        tuned: The value of the tuned recipe.
-        paper: The value of the recipe with the papers' layers.
-        without: The value of the tuned recipe without an attention, if the initial weights are
-            random, or with a tensor-train embedding. Default: `tuned`.
+    `without` is that of the tuned recipe without an attention, if the initial weights are random,
+    or with a tensor-train embedding.
     """
 
     def default(values: dict[str, Any]) -> Any:
@@ -71,10 +68,6 @@ def _by_recipe(tuned: Any, paper: Any, without: Any = None) -> Callable[[dict[st
 def _default_initial_weights(values: dict[str, Any]) -> str:
     possible = _can_start_from_svm(values)
     return "svm" if values["recipe"] == "tuned" and possible else "random"
-
-
-def _default_validation_fraction(values: dict[str, Any]) -> float:
-    return 0.1 if values["recipe"] == "tuned" or values["early_stopping"] else 0.0
 
 
 def _can_start_from_svm(values: Mapping[str, Any]) -> bool:
@@ -287,7 +280,9 @@ class ClassifyConfig(ExportConfig):
         TRAINING,
         "share of the training part that is not trained on, but measured after each epoch (tuned, "
         "or with --early-stopping: 0.1; paper: 0)",
-        compute=_default_validation_fraction,
+        compute=lambda values: (
+            0.1 if values["recipe"] == "tuned" or values["early_stopping"] else 0.0
+        ),
         ge=0,
         lt=1,
     )

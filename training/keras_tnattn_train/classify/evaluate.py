@@ -12,13 +12,7 @@ from keras_tnattn_train.data.tables import counted
 from keras_tnattn_train.data.texts import LabeledTexts, load_texts, split_rows
 from keras_tnattn_train.options.apps import Program
 from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.options.options import (
-    DATA,
-    Options,
-    argument,
-    option,
-    skip_bad_rows_option,
-)
+from keras_tnattn_train.options.options import DATA, Options, argument, option, skip_bad_rows_option
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.runs.tables import table_of
 from keras_tnattn_train.system.files import read_object, write_json
@@ -163,11 +157,7 @@ def evaluate_run(options: EvaluateOptions) -> dict[str, Any]:
 def _other_texts(
     options: EvaluateOptions,
 ) -> tuple[LabeledTexts, np.ndarray, np.ndarray, list[str]]:
-    """Reads other texts than those of the run, by default from the columns of its training.
-
-    Returns:
-        The texts, the rows of the run's classes, their numbers among these classes, and notes.
-    """
+    """Reads other texts than those of the run, by default from the columns of its training."""
     hint = "Choose the folder of a run"
     columns = {"text_column": options.text_column, "label_column": options.label_column}
     if Path(str(options.dataset)).is_file():

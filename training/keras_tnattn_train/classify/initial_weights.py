@@ -54,13 +54,7 @@ def start_from_svm(
     weights stay as they are.
 
     If all texts have the same class, or their words say nothing about it, all weights stay.
-
-    Args:
-        config: The options.
-        model: The classifier.
-        ids: The training texts `(R, L)`; the ids 0 and 1 are no words. At most 100,000 of them,
-            drawn by the config's seed, are used.
-        labels: Their classes `(R,)`.
+    At most 100,000 texts, drawn by the config's seed, are used; their ids 0 and 1 are no words.
     """
     if len(labels) > ROWS:
         rows = np.sort(np.random.default_rng(config.seed).choice(len(labels), ROWS, replace=False))

@@ -79,16 +79,7 @@ def write_mistakes(
     class_names: Sequence[str],
     path: Path,
 ) -> None:
-    """Writes the 100 most confident mistakes, the most confident first.
-
-    Args:
-        texts: All texts; only those of the mistakes are read.
-        text_rows: The numbers `(R,)` of the rows in `texts`.
-        labels: The true classes `(R,)`.
-        probabilities: The predicted probabilities `(R, C)`.
-        class_names: The `C` names.
-        path: The CSV file.
-    """
+    """Writes the 100 most confident mistakes, the most confident first."""
     predictions, rows = probabilities.argmax(axis=-1), np.arange(len(labels))
     wrong = rows[predictions != labels]
     order = np.argsort(-probabilities.max(axis=-1)[wrong], kind="stable")

@@ -270,19 +270,9 @@ def compiled_model(
     attention: keras.layers.Layer | None = None,
     max_words: int | None = None,
 ) -> keras.Model:
-    """Builds a compiled classifier.
+    """Builds a compiled model from ids `(B, L)` to probabilities `(B, classes)`.
 
-    Args:
-        config: The options of the model and of the training.
-        vocabulary_size: The number of ids.
-        classes: The number of classes.
-        steps: The number of steps in an epoch.
-        attention: A layer in place of the attention of the config, which is then `"none"`.
-        max_words: The maximum number of words of a text, for learned positions. Default: that of
-            the config.
-
-    Returns:
-        A model from ids `(B, L)` to probabilities `(B, classes)`.
+    A layer `attention` takes the place of that of the config, which is then `"none"`.
     """
     positions = None if config.position_encoding == "none" else config.position_encoding
     model = text_classifier(

@@ -13,16 +13,9 @@ CHUNK = 65_536  # texts whose lengths are computed at once
 class ArrayBatches(keras.utils.PyDataset):
     """Batches of `(inputs, labels)`; the order of an epoch depends only on the seed and the epoch.
 
+    Without a seed it is that of the arrays. With `sample_weights` they are the third of each batch.
     Call `set_epoch` before each epoch. `on_epoch_end` does not serve for this, because Keras also
     calls it before the first epoch.
-
-    Args:
-        inputs: Arrays `(R, ...)`, for instance ids `(R, L)`.
-        labels: Integers `(R,)`.
-        batch_size: Rows per batch; the last batch of an epoch may have fewer.
-        seed: Seed of the order. Default: the order of the arrays, in every epoch.
-        sample_weights: Floats `(R,)`, the weights of the rows in the loss; batches are then
-            `(inputs, labels, sample_weights)`. Default: equal weights.
     """
 
     def __init__(
@@ -75,10 +68,6 @@ class TextBatches(ArrayBatches):
 
     Each batch is as long as its longest text, rounded up to 64, 128, 256 and so on so that few
     shapes are compiled, but at most `L`. The rows of a batch are those of `ArrayBatches`.
-
-    Args:
-        inputs: Ids `(R, L)`, padded with 0 at the end.
-        labels, batch_size, seed, sample_weights: As for `ArrayBatches`.
     """
 
     lengths_vary = True
@@ -97,16 +86,8 @@ class GroupedTextBatches(TextBatches):
     """Batches of texts of similar lengths, without needless padding.
 
     Texts that are rounded up to the same length share batches, so that a long text makes no short
-    one long.
-
-    Args:
-        inputs: As for `TextBatches`.
-        labels: As for `TextBatches`.
-        batch_size: Maximum number of rows in a batch.
-        max_tokens: Maximum number of tokens in a batch, padding included; a single longer text is a
-            batch.
-        seed: As for `TextBatches`. Default: sorted by length, in every epoch.
-        sample_weights: As for `TextBatches`.
+    one long. A batch has at most `max_tokens` tokens, padding included, or a single longer text.
+    Without a seed the texts are sorted by length, in every epoch.
     """
 
     def __init__(

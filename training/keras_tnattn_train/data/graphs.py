@@ -250,7 +250,7 @@ class _Nodes:
     ) -> tuple[dict[str, np.ndarray], list[str]]:
         """Returns the parts, and a sentence about them if they are drawn."""
         if self._split is None:
-            return self._drawn(fractions, seed)
+            return self._drawn_parts(fractions, seed)
         if fractions != (None, None):
             raise InputError(
                 f"Expected no validation_fraction and test_fraction with a column split in "
@@ -274,7 +274,7 @@ class _Nodes:
             )
         return parts, []
 
-    def _drawn(
+    def _drawn_parts(
         self, fractions: tuple[float | None, float | None], seed: int
     ) -> tuple[dict[str, np.ndarray], list[str]]:
         validation, test = (FRACTION if f is None else f for f in fractions)

@@ -11,7 +11,7 @@ from keras_tnattn_train.data.opening import suffix_of
 from keras_tnattn_train.data.reading import unknown_source
 from keras_tnattn_train.data.tables import SUFFIXES, BadRows, counted, open_table
 from keras_tnattn_train.data.texts.labeled import split_rows
-from keras_tnattn_train.data.texts.libraries import downloaded
+from keras_tnattn_train.data.texts.libraries import load_from_library
 from keras_tnattn_train.data.texts.tables import doubtful_labels
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.system.files import reason
@@ -22,16 +22,8 @@ IMAGE_SETS = ("digits", "mnist", "fashion_mnist")
 PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm"}
 LARGEST_LABEL = 100_000
 CLOTHES = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
+    *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+    *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
 )
 
 
@@ -107,7 +99,7 @@ def load_images(
     if data_dir is not None:
         (images, labels), test_part = _read(Path(data_dir, f"{dataset}.npz"))
     else:
-        (images, labels), test_part = downloaded(
+        (images, labels), test_part = load_from_library(
             dataset, lambda: _keras_loader(dataset), "use --dataset digits"
         )
     test_images, test_labels = test_part
@@ -124,10 +116,6 @@ def load_images(
 
 def read_picture(path: Path, size: tuple[int, int] | None = None) -> np.ndarray:
     """Reads a picture as floats `(H, W)`: 0 for black, 1 for white; colors become grays.
-
-    Args:
-        path: The file, in a format that Pillow reads.
-        size: The height and width to resize it to. Default: its own.
 
     Raises:
         ValueError: If the file is no picture; the message says why.

@@ -53,11 +53,6 @@ def open_lines(path: str | Path, kind: str, newline: str = "\n") -> Iterator[Ite
 
     The first bytes tell whether it is packed and how it is encoded; without a byte order mark it is
     UTF-8. Bytes that are not UTF-8 become surrogates, so that only their own rows are bad.
-
-    Args:
-        path: The file; `"-"` is the standard input.
-        kind: What is expected, for the error messages.
-        newline: What ends a line, as for `open`. Default: only a newline.
     """
     with contextlib.ExitStack() as stack:
         with reported(path, kind):

@@ -14,14 +14,6 @@ def permuted(places: np.ndarray, size: int, seed: Sequence[int]) -> np.ndarray:
     A large permutation is a Feistel network: it splits the bits of a number in halves and, in
     turns, adds a random function of the one to the other. Numbers of `size` or more that result are
     permuted again, until they are smaller.
-
-    Args:
-        places: Integer array `(n,)`, numbers from 0 to `size - 1`.
-        size: How many numbers are permuted.
-        seed: Integers that choose the permutation.
-
-    Returns:
-        int64 array `(n,)`.
     """
     rng = np.random.default_rng(seed)
     if size <= _MAX_IN_MEMORY:

@@ -12,11 +12,7 @@ TFDS = "tfds:"
 
 
 def short_name(data: str) -> str:
-    """Shortens the name or path of data (a TFDS name, too) to a valid file name.
-
-    Returns:
-        The name without folders, suffixes, library or version.
-    """
+    """Shortens the name or path of data (a TFDS name, too) to a valid file name."""
     if data.startswith(TFDS):
         name = data.removeprefix(TFDS).partition(":")[0]
     else:

@@ -39,12 +39,7 @@ class Record(NamedTuple):
 
 
 class Lines(Iterator[str]):
-    """The lines of a file; lines that were read can be put back, to be read again.
-
-    Attributes:
-        since: The lines that were read since `mark`.
-        number: The number of the next line.
-    """
+    """The lines of a file; lines that were read can be put back, to be read again."""
 
     def __init__(self, file: Iterable[str]) -> None:
         self._file, self._again = iter(file), list[str]()  # the last one is the next one
@@ -94,13 +89,7 @@ def unquoted_records(lines: Lines, delimiter: str) -> Iterator[Record]:
 
 
 class QuotedRecords(Iterator[Record]):
-    """The records of a CSV file, whose fields may be within quotation marks.
-
-    Args:
-        lines: The lines, which keep their line ends.
-        delimiter: What separates fields.
-        size: The number of fields of a record. Default: that of the first one.
-    """
+    """The records of a CSV file, whose fields may be within quotation marks."""
 
     def __init__(self, lines: Lines, delimiter: str, size: int | None = None) -> None:
         self._lines, self._delimiter, self._size = lines, delimiter, size
@@ -198,12 +187,7 @@ def is_separator_line(line: str) -> str | None:
 
 
 def is_comment(line: str, following: Sequence[str]) -> bool:
-    """Returns whether a line that begins with `#` before the header is a comment.
-
-    Args:
-        line: The line.
-        following: The next line, if there is one. A header such as `#id,text` has as many fields.
-    """
+    """Returns whether a line with `#` before the header is a comment; `#id,text` is a header."""
     if re.match(r"\s*#(\s|#|$)", line):
         return True
     delimiter = delimiter_of(line)

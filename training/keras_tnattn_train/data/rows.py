@@ -29,15 +29,7 @@ class TableRow(NamedTuple):
 
 
 class Table(abc.ABC):
-    """An open table; an iterator over its rows, which are read once.
-
-    Args:
-        path: The file, for the messages.
-        columns: The names of the columns.
-
-    Attributes:
-        columns: These names, without white space around them.
-    """
+    """An open table; an iterator over its rows, which are read once."""
 
     def __init__(self, path: str | Path, columns: Iterable[str]) -> None:
         self.path, self.columns = path, [name.strip() for name in columns]

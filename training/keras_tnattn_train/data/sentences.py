@@ -19,13 +19,7 @@ COLUMNS = ("text", "source", "sentence")  # looked for if no column is named
 
 
 class Row(NamedTuple):
-    """A sentence, or a row that could not be read.
-
-    Attributes:
-        number: The number of the line or row, counted from 1; the header of a table is row 1.
-        text: The sentence; `None` in a bad row.
-        problem: Describes what is wrong with a bad row; `None` in a good one.
-    """
+    """A sentence, or a row that could not be read."""
 
     number: int
     text: str | None

@@ -82,13 +82,7 @@ class StoredTexts(StoredSequence[str]):
 
 
 def stored_array(blocks: Iterable[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
-    """Returns an array in a temporary file, which cannot be written to.
-
-    Args:
-        blocks: One or more arrays of the same dtype, which make up the array one after the other
-            on the first axis. They are read once.
-        shape: The shape of the whole array.
-    """
+    """Joins arrays, which are read once, to one in a temporary file, which cannot be written."""
     blocks = iter(blocks)
     first = next(blocks)
     content = _stored(block.tobytes() for block in itertools.chain([first], blocks))

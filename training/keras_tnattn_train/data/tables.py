@@ -21,12 +21,7 @@ from keras_tnattn_train.data.records import (
     unquoted_records,
 )
 from keras_tnattn_train.data.rows import Table, TableRow
-from keras_tnattn_train.data.values import (
-    JSON_SUFFIXES,
-    PARQUET_SUFFIX,
-    json_table,
-    parquet_table,
-)
+from keras_tnattn_train.data.values import JSON_SUFFIXES, PARQUET_SUFFIX, json_table, parquet_table
 from keras_tnattn_train.options.errors import InputError
 
 SUFFIXES = (".csv", ".tsv", *JSON_SUFFIXES, PARQUET_SUFFIX)
@@ -36,13 +31,7 @@ NOT_UTF_8 = "not UTF-8"
 
 
 class BadRows:
-    """Collects bad rows, to list them all at once.
-
-    Args:
-        source: What has the rows, for the messages.
-        skip: Whether bad rows are left out instead of refused; `None` if no option says so.
-        remedy: What to do about them, for the message.
-    """
+    """Collects bad rows, to list them at once; `skip` is `None` if no option leaves them out."""
 
     def __init__(self, source: object, skip: bool | None, remedy: str = "Correct them") -> None:
         self.source, self.skip, self.count, self._undecodable = source, skip, 0, 0
@@ -130,12 +119,6 @@ class DelimitedTable(Table):
 
     A field that is quoted may hold line ends. If its lines look like whole rows, a stray quotation
     mark may have opened it; such rows are counted in a warning.
-
-    Args:
-        path: The file, for the messages.
-        lines: Its lines.
-        suffix: `.csv` or `.tsv`.
-        quoted_columns: As for `open_table`.
     """
 
     def __init__(

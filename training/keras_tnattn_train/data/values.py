@@ -20,13 +20,7 @@ _FIRST_LINES = 1000  # whose keys are the columns
 
 
 class ValuesTable(Table):
-    """A table of objects.
-
-    Args:
-        path: The file, for the messages.
-        columns: The names of the columns.
-        objects: The number of each row, and its values by column or what is wrong with it.
-    """
+    """A table of objects."""
 
     def __init__(
         self,
@@ -47,7 +41,7 @@ class ValuesTable(Table):
 
 def json_table(path: str | Path, lines: Iterator[str]) -> Table:
     """Returns a table of JSON lines; its columns are the keys of the first 1,000 objects."""
-    numbered = ((n, _parsed(line)) for n, line in enumerate(lines, start=1) if line.strip())
+    numbered = ((n, _object_of_line(line)) for n, line in enumerate(lines, start=1) if line.strip())
     first = list(itertools.islice(numbered, _FIRST_LINES))
     columns = dict.fromkeys(key for _, x in first if isinstance(x, dict) for key in x)
     if not columns:
@@ -59,7 +53,7 @@ def json_table(path: str | Path, lines: Iterator[str]) -> Table:
     return ValuesTable(path, columns, itertools.chain(first, numbered))
 
 
-def _parsed(line: str) -> dict[str, Any] | str:
+def _object_of_line(line: str) -> dict[str, Any] | str:
     """Returns the object of a line, or what is wrong with it."""
     try:
         content = json.loads(line)

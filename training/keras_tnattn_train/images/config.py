@@ -27,10 +27,6 @@ def _default_name(values: dict[str, Any]) -> str:
     return "-".join([*words, str(values["seed"])])
 
 
-def _default_epochs(values: dict[str, Any]) -> int:
-    return 5 if values["dataset"] in ("mnist", "fashion_mnist") else 40
-
-
 def _default_learning_rate(values: dict[str, Any]) -> float:
     return 1e-3 if values["attention"] == "plga" else 5e-3
 
@@ -101,7 +97,7 @@ class ImagesConfig(ExportConfig):
     epochs: int = epochs_option(
         40,
         "passes over the training part (default: 5 for mnist and fashion_mnist, else 40)",
-        _default_epochs,
+        lambda values: 5 if values["dataset"] in ("mnist", "fashion_mnist") else 40,
     )
     batch_size: int = batch_size_option(64, "images")
     learning_rate: float = option(

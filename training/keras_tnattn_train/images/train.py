@@ -77,11 +77,7 @@ def _export(
 ) -> Path:
     import tensorflow as tf
 
-    from keras_tnattn.export import (
-        class_names_file,
-        export_signatures,
-        labels_and_probabilities,
-    )
+    from keras_tnattn.export import class_names_file, export_signatures, labels_and_probabilities
 
     def probabilities(images: tf.Tensor, training: bool) -> tf.Tensor:
         return tf.nn.softmax(model(images, training=training))
@@ -198,13 +194,7 @@ def deductive_outputs(model: keras.Model, image: np.ndarray) -> dict[str, np.nda
 
 
 def draw_deductive(image: np.ndarray, outputs: dict[str, np.ndarray], path: Path) -> None:
-    """Draws an image, and a row of the deductive outputs of each head.
-
-    Args:
-        image: The image `(H, W)`.
-        outputs: Arrays `(heads, rows, columns)` by the names of `SYMBOLS`, among others.
-        path: The file.
-    """
+    """Draws an image, and a row of the deductive outputs of each head."""
     heads = len(outputs["E_LM"])
     columns = 1 + len(SYMBOLS)
     figure = Figure(figsize=(2.6 * columns, 2.6 * heads), layout="constrained")

@@ -23,10 +23,6 @@ def _default_name(values: dict[str, Any]) -> str:
     return f"language-{values['attention']}{metric}-{values['seed']}"
 
 
-def _default_feedforward_dim(values: dict[str, Any]) -> int:
-    return 4 * values["model_dim"] * (2 if values["feedforward"] == "swiglu" else 3) // 3
-
-
 class LanguageConfig(ExportConfig):
     """The options of `language`: data, model, training and output."""
 
@@ -76,7 +72,7 @@ class LanguageConfig(ExportConfig):
         MODEL,
         "hidden size of the feed-forward nets (default: 4 times the size of the model, times 2/3 "
         "for swiglu)",
-        compute=_default_feedforward_dim,
+        compute=lambda v: 4 * v["model_dim"] * (2 if v["feedforward"] == "swiglu" else 3) // 3,
         ge=1,
         le=1_048_576,
     )

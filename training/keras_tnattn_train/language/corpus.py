@@ -165,13 +165,6 @@ class PackedBatches(keras.utils.PyDataset):
     Rows are `(inputs, labels)`, the labels one id further. With a seed the stream is cut at another
     place in each epoch, and the rows are shuffled; what is left over at either end, less than a
     row, is not used. Without, the last row is filled up with 0, which losses ignore.
-
-    Args:
-        part: The part of the corpus.
-        length: Ids of a row.
-        batch_size: Rows of a batch.
-        seed: Seed of the order.
-        batches_per_epoch: Batches of an epoch. Default: all rows.
     """
 
     def __init__(

@@ -106,14 +106,7 @@ def _from_run(folder: Path, options: GenerateOptions) -> Iterator[str]:
 def _continuation(
     model: Any, ids: Callable[[str], Sized], options: GenerateOptions, **caches: bool
 ) -> Iterator[str]:
-    """Yields the text of each token; beyond the model's length it reads its last tokens anew.
-
-    Args:
-        model: What has the `max_length` of the model, and streams a continuation.
-        ids: Returns the ids of a text.
-        options: The options.
-        caches: Further options of the stream.
-    """
+    """Yields the text of each token; beyond the model's length it reads its last tokens anew."""
     from keras_tnattn_runtime.reader import up_to
 
     names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")

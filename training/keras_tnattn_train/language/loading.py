@@ -66,13 +66,7 @@ class LanguageRun(TrainedRun):
         return self.language_model().max_length
 
     def stream(self, prompt: str, max_tokens: int | None = None, **options: Any) -> Iterator[str]:
-        """Yields the text of each token that continues a prompt.
-
-        Args:
-            prompt: The text to continue; an empty one begins a document.
-            max_tokens: The most tokens to write. Default: 50, or what the model still reads.
-            options: Those of `Generator`.
-        """
+        """Yields the text of each token that continues a prompt; an empty one begins a document."""
         ids = self.tokens.prompt(prompt)
         if max_tokens is None:
             room = CONTINUATION if self.max_length is None else self.max_length - len(ids)

@@ -18,7 +18,7 @@ from keras_tnattn_train.language.config import LanguageConfig
 from keras_tnattn_train.language.corpus import Corpus, PackedBatches, Part
 from keras_tnattn_train.language.tokens import Tokens
 from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.runs.cards import DECIMALS, describe, published
+from keras_tnattn_train.runs.cards import DECIMALS, describe, without_folders
 from keras_tnattn_train.runs.finishing import finish
 from keras_tnattn_train.runs.freezing import freeze
 from keras_tnattn_train.runs.plots import learning_curves
@@ -31,14 +31,7 @@ LOSS_IGNORING_PADDING = {"from_logits": True, "ignore_class": 0}
 
 
 class SpreadLog(EpochLog):
-    """Also writes how much the metric of each layer depends on the text: its largest spread.
-
-    Args:
-        run: The run.
-        patience: As in `EpochLog`.
-        inputs: Ids `(B, T)` of some validation rows.
-        num_layers: Number of layers with a metric.
-    """
+    """Also writes how much the metric of each layer depends on the text: its largest spread."""
 
     def __init__(self, run: Run, patience: int | None, inputs: np.ndarray, num_layers: int) -> None:
         super().__init__(run, patience)
@@ -133,7 +126,7 @@ def export(
 
 def card_of(config: LanguageConfig, corpus: Corpus, results: dict[str, Any]) -> dict[str, Any]:
     """Returns the entries of a model card that come from a run."""
-    card = describe(config, {"name": ", ".join(map(published, config.corpus))}, {})
+    card = describe(config, {"name": ", ".join(map(without_folders, config.corpus))}, {})
     scores = {"bits_per_byte": round(results["test"]["bits_per_byte"], DECIMALS)}
     examples = corpus.openings(max(1, min(24, config.length // 4)))
     return {**card, "scores": scores, "examples": examples}

@@ -109,11 +109,7 @@ def fit(
 ) -> tuple[list[dict[str, float]], EarlyStopping]:
     """Trains to the end, from the last checkpoint if there is one, and restores the best model.
 
-    Args:
-        trainer: The trainer.
-        config: The options; `epochs`, `patience` and `learning_rate` are read.
-        run: The run, already started. Default: nothing is written, so that an interrupted training
-            cannot be resumed.
+    Without a run nothing is written, so that an interrupted training cannot be resumed.
 
     Returns:
         The metrics of each epoch, and the state of the early stopping.

@@ -53,9 +53,6 @@ def neighborhood(
     """Chooses a node of the test part, and places the nodes near it on two rings.
 
     The chosen node is one with the most neighbors among those with at most `NEIGHBORS`.
-
-    Returns:
-        The positions of the nodes, with the chosen node first, and the edges `(outer, inner)`.
     """
     degrees = np.bincount(graph.edges[:, 1], minlength=len(graph.labels))
     tested = np.flatnonzero(graph.parts["test"])

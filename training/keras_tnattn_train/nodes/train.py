@@ -45,14 +45,7 @@ def train_nodes(config: NodesConfig, run: Run, graph: LabeledGraph) -> dict[str,
 def measure_once(
     config: NodesConfig, graph: LabeledGraph, build: Callable[[], keras.Model] | None = None
 ) -> dict[str, Any]:
-    """Trains a classifier without a run folder, and returns the measurements.
-
-    Args:
-        config: The options.
-        graph: The graph.
-        build: Returns a model with the inputs and outputs of `graph_classifier`. Default: the model
-            of the options.
-    """
+    """Trains a classifier without a run folder, and returns the measurements."""
     return _train(_trainer(config, graph, build), config, None)
 
 

@@ -11,13 +11,7 @@ import cyclopts
 from pydantic.fields import FieldInfo
 
 from keras_tnattn_train.options.errors import InputError, exit_status
-from keras_tnattn_train.options.options import (
-    GROUPS,
-    SomeOptions,
-    choices,
-    extras,
-    interval,
-)
+from keras_tnattn_train.options.options import GROUPS, SomeOptions, choices, extras, interval
 from keras_tnattn_train.options.program import program, with_programs
 
 HELP_ALL = "--help-all"
@@ -48,11 +42,6 @@ def function_of(
 
     Cyclopts calls it with only the options that the user typed; it returns a call of `start` with
     them.
-
-    Args:
-        options: The options by name.
-        start: What to call.
-        shown: The names of those that `--help` shows. Default: all.
     """
     parameters = [
         _parameter(name, field, name in shown if shown else None) for name, field in options.items()
@@ -138,13 +127,7 @@ def _parameter(name: str, field: FieldInfo, is_first: bool | None) -> inspect.Pa
 
 
 def _type(kind: Any, field: FieldInfo, is_first: bool | None) -> Any:
-    """Returns the type of an option, annotated with its presentation in `--help`.
-
-    Args:
-        kind: The type.
-        field: The option.
-        is_first: Whether the option is one of those that are shown; `None` if all are.
-    """
+    """Returns the type of an option, annotated with its presentation in `--help`."""
     if choices(field):
         one: Any = Literal[choices(field)]  # type: ignore[valid-type]
         kind = tuple[one, ...] if isinstance(field.default, tuple) else one

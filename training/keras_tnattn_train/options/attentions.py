@@ -15,10 +15,6 @@ def registered_attentions(**facts: bool) -> dict[str, str]:
 
     Reads `keras_tnattn/models/attentions.json` without importing the library, which would load
     Keras and its backend, which takes seconds; `--help` and errors should not wait.
-
-    Args:
-        **facts: Values that facts of the entries must have, for instance `has_heads=False`.
-            Default: all entries.
     """
     return {
         name: entry["summary"]

@@ -72,9 +72,7 @@ def option(
 def argument(text: str, *, repeated: bool = False) -> Any:
     """Declares a positional argument; these are the first fields of an `Options` class.
 
-    Args:
-        text: The help text.
-        repeated: Whether it takes any number of values, zero included; the field is a tuple.
+    A `repeated` one takes any number of values, zero included; the field is a tuple.
     """
     extra: Any = {"group": ARGUMENTS, "choices": None, "metavar": None, "positional": True}
     default = () if repeated else ...
@@ -111,7 +109,7 @@ class Options(pydantic.BaseModel):
             )
         if choices(field) and not set(values) <= {None, *choices(field)}:
             raise InputError(
-                f"Expected {name} to be {described(field)}. Received: {name}={value!r}"
+                f"Expected {name} to be {accepted_values(field)}. Received: {name}={value!r}"
             )
         return value
 
@@ -159,7 +157,7 @@ def interval(field: FieldInfo) -> str:
     return " and ".join(f"{symbols[name]} {bound}" for name, bound in bounds.items())
 
 
-def described(field: FieldInfo) -> str:
+def accepted_values(field: FieldInfo) -> str:
     """Describes the values that an option accepts."""
     if choices(field):
         return f"one of {', '.join(map(str, choices(field)))}"
@@ -178,7 +176,8 @@ def _sentence(kind: type[Options], error: pydantic.ValidationError) -> str:
     name, value = str(details[0]["loc"][0]), details[0]["input"]
     if name not in kind.model_fields:
         return f"Unknown option {name!r} of {kind.__name__}. Received: {name}={value!r}"
-    return f"Expected {name} to be {described(kind.model_fields[name])}. Received: {name}={value!r}"
+    expected = accepted_values(kind.model_fields[name])
+    return f"Expected {name} to be {expected}. Received: {name}={value!r}"
 
 
 def _check_seeds(seeds: tuple[int, ...]) -> tuple[int, ...]:

@@ -38,11 +38,6 @@ def run_alone(
 ) -> dict[str, Any] | None:
     """Calls a function in a new process, which may allocate so much memory after its start.
 
-    Args:
-        function: A function of a module, which the new process imports.
-        *arguments: Its arguments; they and the result are pickled.
-        gigabytes: The memory that the process may allocate once Keras is imported.
-
     Returns:
         What the function returned; `None` if it asked for more memory.
     """

@@ -40,10 +40,6 @@ def start_backend(keep_memory: bool = True) -> None:
     """Imports Keras and its backend, and hides TensorFlow's start-up and retracing messages.
 
     This takes seconds, so commands check their input first. Errors during the start are shown.
-
-    Args:
-        keep_memory: Whether the process keeps freed memory from then on, as far as it can, which
-            makes trainings on a CPU faster.
     """
     if keep_memory:
         keep_freed_memory()

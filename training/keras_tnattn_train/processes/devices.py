@@ -177,9 +177,6 @@ def share_of_batches(replicas: int) -> tuple[int, int]:
     """Returns which share of each batch this process computes, and how many shares there are.
 
     Processes that hold parts of the same model compute the same rows.
-
-    Args:
-        replicas: The number of devices, or groups of devices, that share each batch.
     """
     shares = min(replicas, num_processes())
     return process_id() * shares // num_processes(), shares

@@ -25,13 +25,9 @@ CALLS = 20  # after which `replaced_process` replaces its process
 def other_processes(
     number: int, hint: str, start: Callable[..., None] = start_backend, *arguments: Any
 ) -> Iterator[concurrent.futures.Executor]:
-    """Yields an executor of other processes.
+    """Yields an executor of other processes, each of which first calls `start(*arguments)`.
 
-    Args:
-        number: How many there are; each starts with its first call.
-        hint: A sentence for the error message: what to do if one is killed.
-        start: What each calls first, with `arguments`. Default: starts the backend.
-        *arguments: They are pickled.
+    `hint` ends the error message if one is killed: what to do.
     """
     context = multiprocessing.get_context("spawn")
     pool = concurrent.futures.ProcessPoolExecutor(number, context, _start, (start, arguments))
@@ -70,13 +66,6 @@ def replaced_process(calls: int) -> Iterator[Callable[..., Any]]:
     With TensorFlow, a process keeps some memory of every training step that it compiled until it
     ends, 20 to 100 MB for a classifier, so that after hundreds of trainings no memory would be
     left. If there are not more calls than `CALLS`, they are made in this process.
-
-    Args:
-        calls: How many calls there will be at most.
-
-    Yields:
-        A function that calls its first argument, a function of a module, with the others. These
-        and the result are pickled.
     """
     if calls <= CALLS:
         yield lambda function, *arguments: function(*arguments)
@@ -96,12 +85,7 @@ def replaced_process(calls: int) -> Iterator[Callable[..., Any]]:
 
 
 class Workers:
-    """Processes that work at once. Use it in a `with` statement.
-
-    Args:
-        number: The number of processes. With one, this process does the work.
-        hint, start: As for `other_processes`.
-    """
+    """Processes that work at once. Use it in a `with` statement."""
 
     def __init__(self, number: int, hint: str, start: Callable[[], None]) -> None:
         self._number = number

@@ -102,14 +102,7 @@ def space_time(model: keras.Model, config: RulesConfig) -> tuple[np.ndarray, np.
 
 
 def draw_space_time(truth: np.ndarray, predicted: np.ndarray, steps: int, path: Path) -> None:
-    """Draws two histories of a row of bits, `(T, N)`, and where they differ.
-
-    Args:
-        truth: The history computed by the rule.
-        predicted: The history computed by the network, from the same first row.
-        steps: Steps of the rule between two rows.
-        path: The PNG file.
-    """
+    """Draws two histories of a row of bits, `(T, N)`, and where they differ."""
     errors = truth != predicted
     figure = Figure(figsize=(14, 4), layout="constrained")
     panels = figure.subplots(1, 3, sharey=True)

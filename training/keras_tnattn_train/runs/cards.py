@@ -30,7 +30,7 @@ def describe(
     scores = {name: value for name, value in results.items() if name.endswith(_SCORES)}
     data = dict(data)
     if "name" in data:
-        data["name"] = published(data["name"])
+        data["name"] = without_folders(data["name"])
     if "notes" in data:
         data["notes"] = [re.sub(r"(bad rows? left out): .*", r"\1", x) for x in data["notes"]]
     return {
@@ -38,12 +38,12 @@ def describe(
         "seed": config.seed,
         "scores": {name: round(value, DECIMALS) for name, value in scores.items()},
         "sizes": sizes,
-        "options": {name: published(value) for name, value in _needed(config).items()},
+        "options": {name: without_folders(value) for name, value in _needed(config).items()},
         "command": _command(config),
     }
 
 
-def published(value: Any) -> Any:
+def without_folders(value: Any) -> Any:
     """Returns an option without the folders of this machine: of absolute paths, the last part."""
     if not isinstance(value, str):
         return list(value) if isinstance(value, tuple) else value
@@ -58,7 +58,7 @@ def _command(config: ExportConfig) -> str:
         if isinstance(value, tuple):
             words += map(str, value)
         elif value is not True:
-            words.append(str(published(value)))
+            words.append(str(without_folders(value)))
     return shlex.join([*words, "--export"])
 
 

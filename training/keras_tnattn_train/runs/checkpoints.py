@@ -33,11 +33,7 @@ def save_state(model: keras.Model, epochs: int, path: Path) -> None:
 
 
 def load_state(model: keras.Model, path: Path) -> int:
-    """Restores what `save_state` wrote into the same model, which has to be compiled.
-
-    Returns:
-        The number of epochs trained so far.
-    """
+    """Restores what `save_state` wrote into the same model, which has to be compiled."""
     return _load(path, variables_of(model), "Delete it to train the run from the beginning")
 
 
@@ -47,16 +43,7 @@ def save_weights(model: keras.Model, epochs: int, path: Path) -> None:
 
 
 def load_weights(model: keras.Model, path: Path, hint: str) -> int:
-    """Restores what `save_weights` wrote into the same model, compiled or not.
-
-    Args:
-        model: The model.
-        path: The file.
-        hint: A sentence for the error message: what to do if the file cannot be read.
-
-    Returns:
-        The number of epochs trained.
-    """
+    """Restores what `save_weights` wrote into the same model, compiled or not."""
     return _load(path, model.weights, hint)
 
 

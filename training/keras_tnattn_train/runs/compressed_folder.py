@@ -74,13 +74,6 @@ def output_folder(folder: Path) -> Iterator[None]:
 def write(result: Any, folder: Path, replaces: bool, run_files: Mapping[str, str]) -> None:
     """Writes reports and, if asked for, the model; all files of an earlier one give way, or none.
 
-    Args:
-        result: What `compress` returned.
-        folder: The folder, which exists.
-        replaces: Whether to write the model, and not only the reports.
-        run_files: The contents of `results.json` and, for a run, of `config.json` and `data.json`;
-            empty for reports.
-
     Raises:
         WriteError: If a file cannot be written; the files of an earlier model are then unchanged.
             Those that cannot be moved back either stay in `.earlier`, and the next attempt moves

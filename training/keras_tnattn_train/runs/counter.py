@@ -12,10 +12,6 @@ class Counter:
 
     On a terminal one line is rewritten. Otherwise a line is printed at each tenth of the total or,
     if the total is unknown, each time the count has doubled.
-
-    Args:
-        what: What is counted, for instance `"sentences"`.
-        file: Where to print. Default: stderr.
     """
 
     def __init__(self, what: str, file: TextIO | None = None) -> None:

@@ -27,14 +27,6 @@ def finish(
 ) -> dict[str, Any]:
     """Saves the model, exports it if requested, and writes the results.
 
-    Args:
-        config: The options of the run.
-        run: The run that trained the model.
-        model: The model.
-        results: The measurements.
-        write: A function that exports the model to a folder as a version, and returns the path of
-            that version. Default: the task does not export.
-
     Returns:
         The results; `exported` is the path of the exported model, if there is one.
     """

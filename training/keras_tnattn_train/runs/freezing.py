@@ -20,9 +20,6 @@ def freeze(
 
     The model before is written to `live.keras` in the run's folder. If no layer can be frozen, the
     model stays as it is, with a note.
-
-    Returns:
-        The model to go on with, and what `results.json` says about it.
     """
     try:
         frozen = freeze_metric(model, batches, loss=loss)

@@ -33,12 +33,6 @@ def finish_all(
 
     Several processes may do this in one folder at the same time: each run is trained by one of
     them, and those that others train are waited for at the end.
-
-    Args:
-        configs: The configs, one for each run.
-        folder: The folder that holds the runs.
-        train: A function that trains one run to its end, starting or resuming it.
-        data: Entries that the data descriptions of existing runs must contain.
     """
     runs = [Run(folder / config.name) for config in configs]
     for config, run in zip(configs, runs, strict=True):

@@ -27,16 +27,8 @@ def measure_missing(
     """Measures the rows of a table that are missing; the file is written after each of them.
 
     Rows that other processes write to the file in the meantime are kept, and not measured again.
-
-    Args:
-        path: The CSV file; it need not exist yet.
-        keys: The columns that identify a row, with their types.
-        columns: The other columns, with their types.
-        wanted: The rows to measure, by `keys`, in this order.
-        measure: Called with the parts of a row's key; returns its other columns, and perhaps more.
-        place: Returns what the rows are sorted by.
-        report: Called with all rows after each measurement, or once if none was missing.
-        blanks: Whether a row may lack some columns. Default `False`.
+    They are sorted by `place`. `report` is called with all rows after each measurement, or once if
+    none was missing. With `blanks` a row may lack some columns.
 
     Returns:
         All rows, those of the file that were not wanted included.

@@ -71,7 +71,7 @@ class _Printer(logging.Handler):
 
 
 @contextlib.contextmanager
-def printed(name: str) -> Iterator[None]:
+def printing_progress(name: str) -> Iterator[None]:
     """Prints what a logger tells of the progress of the work in the `with` block."""
     log, handler = logging.getLogger(name), _Printer()
     level = log.level

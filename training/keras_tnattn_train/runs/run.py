@@ -117,14 +117,7 @@ class Run:
                     parent.rmdir()
 
     def describe(self, folder: Path, config: Any, data: dict[str, Any], *checked: str) -> None:
-        """Writes `config.json` and `data.json` into the folder of a new run; checks another.
-
-        Args:
-            folder: What `starting` yielded.
-            config: The options.
-            data: The description of the data.
-            *checked: The entries of `data` in which a run that exists has to agree. Default: all.
-        """
+        """Writes `config.json` and `data.json` into the folder of a new run; checks another."""
         if folder == self.folder:
             self.check_data({name: data[name] for name in checked or data})
         else:
@@ -136,11 +129,7 @@ class Run:
             (folder / "data.json").write_text(json.dumps(data, indent=1), encoding="utf-8")
 
     def lead(self, work: Callable[[], Any]) -> Any:
-        """Works while the other processes of the run wait.
-
-        Returns:
-            What `work` returns; `None` in the other processes.
-        """
+        """Works while the other processes of the run wait."""
         result = work()
         wait_for_all("the work of process 0")
         return result

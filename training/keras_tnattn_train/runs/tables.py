@@ -32,11 +32,9 @@ def mean_and_deviation(values: Sequence[float], form: str) -> str:
 def half_width(values: Sequence[float], shared: float = 0.0) -> float:
     """Returns half the width of the 95 % confidence interval of a mean, by Student's t.
 
-    Args:
-        values: One for each split, at least two.
-        shared: How many test rows there are to a training row, if splits of the same rows give
-            values that are not independent: the correction of Nadeau and Bengio ("Inference for
-            the generalization error", 2003). Default: no correction.
+    If splits of the same rows give values that are not independent, `shared` is how many test rows
+    there are to a training row: the correction of Nadeau and Bengio ("Inference for the
+    generalization error", 2003).
     """
     from scipy import stats
 

@@ -21,13 +21,7 @@ class PredictingRun(abc.ABC):
 
     @abc.abstractmethod
     def predictor(self, batch_size: int, beam: int, n_best: int | None) -> Predictor:
-        """Returns what predicts.
-
-        Args:
-            batch_size: The number of texts of a batch.
-            beam: The number of beams of the search, if the task searches.
-            n_best: How many predictions to return for each text. Default: the best one.
-        """
+        """Returns what predicts, by default the best one for each text, else the `n_best`."""
 
 
 class TrainedRun(PredictingRun):
@@ -78,13 +72,7 @@ class TrainedRun(PredictingRun):
         """Exports a small model to a new version in a folder, and returns its path."""
 
     def export_portable(self, kind: str, folder: Path, runtime: str | None) -> None:
-        """Writes the model and its text for another runtime. Default: refused.
-
-        Args:
-            kind: `"onnx"`, `"litert"` or `"web"`.
-            folder: The new folder.
-            runtime: Where `onnxruntime-web` is, for `"web"`. Default: npm fetches it.
-        """
+        """Writes the model and its text for another runtime. Default: refused."""
         raise InputError(
             f"Expected a run of classify or translate. Received: {self.model.name}, another model"
         )

@@ -57,15 +57,11 @@ class EpochLog(keras.callbacks.Callback):
     """Writes a run's metrics and checkpoints after each epoch, and stops the training early.
 
     The metrics are written first, so that every checkpoint has its row of metrics. If an epoch is
-    interrupted between the two, its row is dropped when the run is resumed.
+    interrupted between the two, its row is dropped when the run is resumed. `patience` epochs
+    without a better loss, or accuracy, of the validation part end the training.
 
     Training stops with a `FloatingPointError` at the first loss that is not finite. Nothing from
     that epoch is written, so the last checkpoint is still good.
-
-    Args:
-        run: The run.
-        patience: Stop after this many epochs without a better value of `monitor`. Default: never.
-        monitor: `"loss"` or `"accuracy"` of the validation part. Default: `"loss"`.
 
     Attributes:
         own_columns: The columns of `metrics.csv` besides Keras' metrics.
@@ -84,11 +80,7 @@ class EpochLog(keras.callbacks.Callback):
         self._best = self._last.with_name("best.npz")
 
     def restore(self, validated: bool = False) -> int:
-        """Restores the model of the last epoch.
-
-        Returns:
-            The number of epochs trained so far.
-        """
+        """Restores the model of the last epoch."""
         self._validated = validated
         epochs = load_state(self.model, self._last) if self._last.exists() else 0
         self.rows = self.run.read_metrics()[:epochs] if epochs else []
@@ -221,17 +213,8 @@ def fit(
 ) -> EpochLog:
     """Trains a compiled model from the run's last checkpoint to the last epoch.
 
-    With several processes, all of them train, and only process 0 returns.
-
-    Args:
-        model: The model.
-        batches: The training batches. `set_epoch` selects the batches of an epoch, counted from 0,
-            which depend only on the epoch and the seed; `filled` fills them up for several devices.
-        config: The options; only `epochs`, `tensorboard` and `learning_rate` are used.
-        run: The run, already started.
-        validation: The validation batches. Default: none.
-        log: The callback that writes metrics and checkpoints, and may stop early and restore the
-            best epoch. Default: `EpochLog(run)`.
+    `batches.set_epoch` selects the batches of an epoch, counted from 0, which depend only on the
+    epoch and the seed. With several processes, all of them train, and only process 0 returns.
 
     Returns:
         The callback, with the metrics of all epochs. Its `model` is the trained model; if several
@@ -279,13 +262,7 @@ def outputs_of(model: keras.Model, ids: np.ndarray) -> np.ndarray:
 
 
 class ProcessShare(keras.utils.PyDataset):
-    """The rows of each batch that this process computes.
-
-    Args:
-        batches: The batches; each is filled up with rows that do not count, so that the devices
-            share it evenly.
-        replicas: The number of devices, or groups of devices, that share each batch.
-    """
+    """The rows of each batch, filled up for all `replicas`, that this process computes."""
 
     def __init__(self, batches: Any, replicas: int) -> None:
         super().__init__()

@@ -82,12 +82,6 @@ def read_measurements(
 ) -> Measurements:
     """Reads a CSV file of measurements, so that what it holds need not be measured again.
 
-    Args:
-        path: The file; it need not exist yet.
-        keys: The columns that identify a row, with their types.
-        columns: The other columns, with their types. Further columns of the file are left out.
-        blanks: Whether a cell may be empty; it is then left out.
-
     Returns:
         The other columns of each row, by those that identify it.
     """

@@ -34,35 +34,16 @@ TOKENIZERS = ("joiners", "bert")
 WARMUP_STEPS = {"plga": 15_000, "sdpa": 4000}
 CORPUS = "cldr:pt-en"
 PLGA_ONLY = (
-    "residual_units",
-    "residual_dim",
-    "causal_metric",
-    "cross_metric",
-    "metric_epsilon",
-    "query_dropout",
-    "key_dropout",
+    *("residual_units", "residual_dim", "causal_metric", "cross_metric", "metric_epsilon"),
+    *("query_dropout", "key_dropout"),
 )
 # Options whose names in the translator differ, because these say less on a command line.
 METRIC_ARGUMENTS = {"cross_metric": "metric_from", "metric_epsilon": "epsilon"}
-PREPARING = (
-    "vocabulary_size",
-    "max_length",
-    "tokenizer",
-    "lower_case",
-)
+PREPARING = ("vocabulary_size", "max_length", "tokenizer", "lower_case")
 EMBEDDINGS = ("dense", "tensor_train", "low_rank")
 MODEL_ARGUMENTS = (
-    "attention",
-    "num_layers",
-    "model_dim",
-    "num_heads",
-    "feedforward_dim",
-    "residual_units",
-    "residual_dim",
-    "dropout",
-    "attention_dropout",
-    "encoder_attention",
-    "decoder_attention",
+    *("attention", "num_layers", "model_dim", "num_heads", "feedforward_dim", "residual_units"),
+    *("residual_dim", "dropout", "attention_dropout", "encoder_attention", "decoder_attention"),
     "feedforward",
 )
 
@@ -81,14 +62,6 @@ def size(text: str, of_paper: int, le: int) -> Any:
 
     text = f"{text} (default: {of_small} for the small presets, {of_paper} for the others)"
     return option(None, MODEL, text, compute=compute, ge=1, le=le)
-
-
-def _default_corpus(values: dict[str, Any]) -> str | None:
-    return CORPUS if values["prepared"] is None else None
-
-
-def _default_attention(values: dict[str, Any]) -> str:
-    return values["preset"].partition("-")[0]
 
 
 def default_warmup(values: dict[str, Any]) -> int:
@@ -169,7 +142,7 @@ class TranslateConfig(ExportConfig):
         ".parquet) with the columns source and target; two text files A,B; or a folder of "
         "LANGUAGE.PART.txt files "
         f"(default: {CORPUS}, or what --prepared holds)",
-        compute=_default_corpus,
+        compute=lambda values: CORPUS if values["prepared"] is None else None,
         named_or_not=True,
         brief="a table with the columns source and target, two text files A,B, or a "
         f"named corpus (default: {CORPUS})",
@@ -212,7 +185,7 @@ class TranslateConfig(ExportConfig):
         MODEL,
         "plga: power law graph attention; sdpa: scaled dot-product attention "
         "(default: the preset's)",
-        compute=_default_attention,
+        compute=lambda values: values["preset"].partition("-")[0],
         choices=ATTENTIONS,
     )
     num_layers: int | None = override("layers of the encoder, and of the decoder", ge=1, le=128)

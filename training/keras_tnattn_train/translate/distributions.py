@@ -16,9 +16,6 @@ def describe(values: np.ndarray) -> dict[str, float]:
     `normality_p` and `share_at_zero`. `keras_tnattn_train.translate.power_laws` tests how long the
     tails are.
 
-    Args:
-        values: Numbers of any shape.
-
     Returns:
         A dict of
         `count`, `mean`, `std`, `skewness` and `excess_kurtosis` (0 for a Gaussian);

@@ -267,13 +267,7 @@ def _corpus_paths(options: EvaluateOptions) -> list[str] | None:
 def _other_pairs(
     corpus: ParallelCorpus, languages: tuple[str, str], part: str
 ) -> tuple[str, Sequence[Pair], list[str]]:
-    """Returns the name and the pairs of a part of another corpus than the run's, and notes.
-
-    Args:
-        corpus: The corpus.
-        languages: The source and the target language of the run.
-        part: The name of the part. Of a corpus that is not divided into parts it is `"all"`.
-    """
+    """Returns the name and the pairs of a part of another corpus than the run's, and notes."""
     notes = list(corpus.notes)
     source, target = corpus.languages
     if corpus.languages == languages[::-1]:

@@ -238,11 +238,6 @@ def attention_outputs(
 ) -> dict[str, dict[str, np.ndarray]]:
     """Returns what the attentions of a translator compute for one sentence, with teacher forcing.
 
-    Args:
-        model: A model of `keras_tnattn.models.translator`.
-        source: Integers `(S,)`, without padding.
-        target: Integers `(T,)`, the decoder's input, without padding.
-
     Returns:
         For each block, `encoder_0`, `decoder_0.self`, `decoder_0.cross` and so on, a dict of arrays
         whose first axis is that of the heads: the deductive outputs of power law graph attention,

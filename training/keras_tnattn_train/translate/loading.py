@@ -95,13 +95,7 @@ class TranslatorRun(TrainedRun):
 
 
 def load_translator(folder: str | Path, checkpoint: str | None = None) -> TrainedTranslator:
-    """Loads the translator of a run.
-
-    Args:
-        folder: The run's folder.
-        checkpoint: The name of one of its checkpoints, such as `best_accuracy` or `epoch_0010`; the
-            run need not be finished. Default: the finished model.
-    """
+    """Loads the translator of a finished run, or of a checkpoint, such as `epoch_0010`."""
     folder = Path(folder)
     corpus = corpus_of(folder)
     if checkpoint is not None:

@@ -19,11 +19,7 @@ ModelMaker = Callable[[TranslateConfig, tuple[int, int]], keras.Model]
 
 
 def build_translator(config: TranslateConfig, sizes: tuple[int, int]) -> keras.Model:
-    """Builds the translator of a config.
-
-    Raises:
-        ValueError: If the sizes do not fit together.
-    """
+    """Builds the translator of a config."""
     options = {**PRESETS[config.preset], **config.overrides}
     if config.attention != "plga":
         names = {METRIC_ARGUMENTS.get(name, name) for name in PLGA_ONLY} & set(options)
@@ -52,11 +48,7 @@ def compile_translator(
     steps_per_epoch: int,
     make: ModelMaker = build_translator,
 ) -> keras.Model:
-    """Builds a compiled translator.
-
-    Raises:
-        ValueError: As `build_translator`.
-    """
+    """Builds a compiled translator."""
     model = make(config, sizes)
     schedule = WarmupInverseSquareRoot(
         config.model_dim,

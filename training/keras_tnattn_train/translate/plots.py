@@ -34,15 +34,7 @@ def heat_maps(
     path: Path,
     tokens: tuple[Sequence[str], Sequence[str]] | None = None,
 ) -> None:
-    """Draws a matrix of each of `H` heads `(H, R, C)`, one panel per head, on one scale of colors.
-
-    Args:
-        name: The name of the matrix, a key of `SYMBOLS`.
-        matrices: The matrices.
-        heads: The numbers of the heads.
-        path: The file.
-        tokens: The tokens of the `R` rows and the `C` columns. Default: no labels.
-    """
+    """Draws a matrix of each head `(H, R, C)`, one panel per head, on one scale of colors."""
     for axes, head, matrix in _panels(heads, matrices, path, _size(matrices[0].shape, tokens)):
         _heat_map(axes, matrix, tokens, (float(matrices.min()), float(matrices.max())))
         axes.set_title(f"{SYMBOLS[name]}, head {head}")
@@ -100,13 +92,7 @@ def metric_spreads(spreads: Mapping[str, Sequence[float]], path: Path) -> None:
 def one_head(
     matrices: dict[str, np.ndarray], path: Path, tokens: tuple[Sequence[str], Sequence[str]]
 ) -> None:
-    """Draws matrices of one head as heat maps and histograms, and scores with their tokens.
-
-    Args:
-        matrices: Matrices `(k, k)`, and those between tokens `(R, C)`, by the names of `SYMBOLS`.
-        path: The file.
-        tokens: The `R` and the `C` tokens.
-    """
+    """Draws matrices of one head as heat maps and histograms, and scores with their tokens."""
     width, height = _size((len(tokens[0]), len(tokens[1])), tokens)
     sizes = [(width, max(height, 3.6)) if name in BETWEEN_TOKENS else (9, 3.6) for name in matrices]
     widths, heights = zip(*sizes, strict=True)

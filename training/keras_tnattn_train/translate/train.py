@@ -21,11 +21,7 @@ from keras_tnattn_train.runs.finishing import finish
 from keras_tnattn_train.runs.freezing import freeze
 from keras_tnattn_train.runs.plots import learning_curves
 from keras_tnattn_train.runs.run import TRAIN_AGAIN_HINT, Run
-from keras_tnattn_train.runs.training import (
-    EpochLog,
-    fit,
-    start_session,
-)
+from keras_tnattn_train.runs.training import EpochLog, fit, start_session
 from keras_tnattn_train.system.files import read_object
 from keras_tnattn_train.translate.config import TranslateConfig, fitting_warmup
 from keras_tnattn_train.translate.models import (
@@ -48,7 +44,7 @@ def train_translator(
     start_session(config)
     # The corpus of a new run is prepared inside the partial folder: one rename starts the run.
     with run.starting() as folder:
-        corpus = _prepared(config, run, folder / "prepared", workers)
+        corpus = _prepared_corpus(config, run, folder / "prepared", workers)
         model, train = _model_and_batches(config, corpus, make)
         run.describe(folder, config, _description(config, corpus), "digest")
     if corpus.folder == folder / "prepared":
@@ -148,7 +144,7 @@ def _train(
         model,
         results,
         lambda folder, version: export_trained(
-            config, model, corpus, {**results, **evaluated(run.folder)}, folder, version
+            config, model, corpus, {**results, **scores_of_evaluations(run.folder)}, folder, version
         ),
     )
 
@@ -188,7 +184,7 @@ def model_card(
     }
 
 
-def evaluated(folder: Path) -> dict[str, float]:
+def scores_of_evaluations(folder: Path) -> dict[str, float]:
     """Returns what `evaluate` has measured on the whole test part, such as `test_beam4_bleu`."""
     return {
         f"{path.stem.removeprefix('evaluation-').replace('-', '_')}_bleu": read_object(
@@ -203,13 +199,7 @@ class TranslatorLog(EpochLog):
     """Keeps the weights of the lowest validation loss, of the highest validation accuracy and of
     chosen epochs, besides the state to resume from. Also measures the tokens per second.
 
-    Args:
-        run: The run.
-        patience: As in `EpochLog`.
-        checkpoint_epochs: The chosen epochs, counted from 1.
-        tokens: The number of target tokens that are predicted in an epoch.
-        epochs_after_best: The final model is that of this many epochs after the lowest validation
-            loss, or of the last epoch, if there are fewer. Default: 0, that of the lowest loss.
+    The final model is that of `epochs_after_best` epochs after the lowest validation loss.
     """
 
     own_columns = (*EpochLog.own_columns, "tokens_per_second")
@@ -263,7 +253,9 @@ class TranslatorLog(EpochLog):
         return self.run.folder / "checkpoints" / f"{name}{SUFFIX}"
 
 
-def _prepared(config: TranslateConfig, run: Run, default: Path, workers: int) -> PreparedCorpus:
+def _prepared_corpus(
+    config: TranslateConfig, run: Run, default: Path, workers: int
+) -> PreparedCorpus:
     """Returns the tokenized corpus, in the shared folder or in `own`; prepares it if needed."""
     if config.corpus is None:
         return load_prepared(str(config.prepared))
@@ -280,12 +272,12 @@ def _prepared(config: TranslateConfig, run: Run, default: Path, workers: int) ->
             skip_bad_rows=config.skip_bad_rows,
         )
         print(f"preparing the corpus of {config.name}", flush=True)
-        return prepare(pairs, folder, config.preparing, workers, _shown())
+        return prepare(pairs, folder, config.preparing, workers, _progress_on_stderr())
 
     return run.lead(work) or load_prepared(folder)
 
 
-def _shown() -> Callable[[str, int, int], None]:
+def _progress_on_stderr() -> Callable[[str, int, int], None]:
     """Returns a function that shows the progress of the preparation."""
     counters: dict[str, Counter] = {}
 

@@ -17,19 +17,13 @@ class BucketedBatches(keras.utils.PyDataset):
 
     A batch is `({"source": (B, S), "target": (B, T)}, labels (B, T))`: `target` is a sentence
     without its last id, `labels` is the same sentence without its first id, and 0 is padding. `S`
-    and `T` are the greatest lengths in the batch, rounded up so that few shapes are compiled, but
-    at most the greatest lengths in the part.
+    and `T` are the greatest lengths in the batch, rounded up to `multiple` so that few shapes are
+    compiled, but at most the greatest lengths in the part.
 
     The order of an epoch depends only on the seed and the epoch: all pairs are shuffled, and among
-    each 65,536 those of similar lengths share batches, which come in random order. Call `set_epoch`
-    before each epoch, and `keras_tnattn_train.runs.training.fit`, for which the lengths vary.
-
-    Args:
-        part: The tokenized pairs.
-        batch_size: Pairs per batch; one batch of an epoch may have fewer.
-        seed: Seed of the order. Default: the order of the part, sorted by length among each 65,536
-            pairs, the same in all epochs.
-        multiple: `S` and `T` are rounded up to multiples of this number. Default 8.
+    each 65,536 those of similar lengths share batches, which come in random order. Without a seed
+    it is always that of the part, sorted by length. Call `set_epoch` before each epoch, and
+    `keras_tnattn_train.runs.training.fit`, for which the lengths vary.
 
     Raises:
         ValueError: If `batch_size` or `multiple` is not positive, or the part has no pairs.

@@ -33,11 +33,6 @@ SECONDS |= {"month": 2592000, "year": 31536000}  # as Babel counts them
 def render_pairs(source: str, target: str, seed: int = 0) -> list[tuple[str, str]]:
     """Renders `PAIRS` pairs; no source and no target sentence occurs twice.
 
-    Args:
-        source: A language of `LANGUAGES`.
-        target: Another one.
-        seed: Seed of the content, which is the same in both directions.
-
     Returns:
         Pairs in random order. The source determines the target and vice versa: names that one of
         the two languages does not distinguish are left out.

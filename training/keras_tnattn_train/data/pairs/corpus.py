@@ -36,12 +36,7 @@ class StoredPairs(StoredSequence[Pair]):
 
 
 class Side(StoredSequence[str]):
-    """The sentences of one side of pairs, read when they are needed.
-
-    Args:
-        pairs: The pairs.
-        side: 0 for the source, 1 for the target.
-    """
+    """The sentences of one side of pairs, read when they are needed."""
 
     def __init__(self, pairs: Sequence[Pair], side: int) -> None:
         self._pairs, self._side = pairs, side
@@ -58,15 +53,7 @@ class Side(StoredSequence[str]):
 
 @dataclasses.dataclass(frozen=True)
 class ParallelCorpus:
-    """Sentences in two languages.
-
-    Args:
-        languages: The names of the source and the target language.
-        train: The training pairs, a source and a target sentence each; may be empty.
-        validation: The validation pairs; may be empty.
-        test: The test pairs; may be empty.
-        notes: Sentences that describe how the pairs were changed while they were read.
-    """
+    """Sentences in two languages."""
 
     languages: tuple[str, str]
     train: Sequence[Pair]
@@ -111,11 +98,6 @@ def cut_parts(
     """Splits parts off the training pairs.
 
     Pairs that share a sentence, directly or through other pairs, stay in the same part.
-
-    Args:
-        pairs: The pairs.
-        seed: Seed of the choice.
-        names: The names of the parts. Default: validation and test.
 
     Returns:
         The pairs of each part and of the rest, `"train"`, in their original order.

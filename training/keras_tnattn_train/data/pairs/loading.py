@@ -79,7 +79,8 @@ def load_pairs(
         )
     elif corpus.startswith(TFDS):
         languages, parts = load_tfds_pairs(name, data_dir)
-        loaded = _assembled(languages, _renamed(_without_empty(parts)), seed, cut)
+        filled: dict[str, _Pairs] = {name: _FilledPairs(pairs) for name, pairs in parts.items()}
+        loaded = _corpus_of_parts(languages, _in_order_of_parts(filled), seed, cut)
     else:
         _refuse_data_dir(corpus, data_dir)
         loaded = _load_path(corpus, seed, cut, skip_bad_rows)
@@ -130,7 +131,7 @@ def _load_tables(
     folder: Path, languages: tuple[str, str], seed: int, cut: bool, skip: bool
 ) -> ParallelCorpus:
     if (folder / UNDIVIDED_FILE).exists():
-        return _assembled(
+        return _corpus_of_parts(
             languages, {"train": _TablePairs(folder / UNDIVIDED_FILE, skip)}, seed, cut
         )
     paths = {name: folder / f"{name}.tsv.xz" for name in PARTS}
@@ -139,7 +140,7 @@ def _load_tables(
         for name, path in paths.items()
         if name != "train" or path.exists()
     }
-    return _assembled(languages, parts, seed, cut)
+    return _corpus_of_parts(languages, parts, seed, cut)
 
 
 def _paths(corpus: str) -> list[Path]:
@@ -168,7 +169,7 @@ def _load_path(corpus: str, seed: int, cut: bool, skip: bool) -> ParallelCorpus:
         languages = pairs.languages
     if len(set(languages)) < 2:
         languages = ("source", "target")
-    return _assembled(languages, {"train": pairs}, seed, cut)
+    return _corpus_of_parts(languages, {"train": pairs}, seed, cut)
 
 
 def _load_translate_folder(folder: Path, seed: int, cut: bool, skip: bool) -> ParallelCorpus:
@@ -187,18 +188,18 @@ def _load_translate_folder(folder: Path, seed: int, cut: bool, skip: bool) -> Pa
             f"Expected the same parts in both languages. Received: {folder}: "
             f"{source}={list(sources)}, {target}={list(targets)}"
         )
-    parts = _renamed(
+    parts = _in_order_of_parts(
         {part: _LinePairs(path, targets[part], skip) for part, path in sources.items()}
     )
-    return _assembled((source, target), parts, seed, cut)
+    return _corpus_of_parts((source, target), parts, seed, cut)
 
 
-def _renamed(parts: Mapping[str, "_Pairs"]) -> dict[str, "_Pairs"]:
+def _in_order_of_parts(parts: Mapping[str, "_Pairs"]) -> dict[str, "_Pairs"]:
     renamed = {ALIASES.get(name, name): pairs for name, pairs in parts.items()}
     return {name: renamed[name] for name in PARTS if name in renamed}
 
 
-def _assembled(
+def _corpus_of_parts(
     languages: Iterable[str], parts: Mapping[str, "_Pairs"], seed: int, cut: bool
 ) -> ParallelCorpus:
     """Stores the pairs, perhaps splits off missing parts, and notes what the user should know."""
@@ -350,10 +351,6 @@ class _LinePairs(_Pairs):
 
     def notes(self) -> list[str]:
         return list(self._bad_notes)
-
-
-def _without_empty(parts: Mapping[str, Iterable[Pair]]) -> dict[str, _Pairs]:
-    return {name: _FilledPairs(pairs) for name, pairs in parts.items()}
 
 
 def _problem(pair: Pair) -> str | None:

@@ -179,17 +179,17 @@ def prepare(
     corpus.part("train")  # which has to exist
     options = preparing.options(corpus.languages)
     made_of = {"version": VERSION, "fingerprint": corpus.fingerprint(), "options": options}
-    if finished := _finished(folder, made_of):
+    if finished := _finished_corpus(folder, made_of):
         return finished
     start_tensorflow()
-    partial, replaced = folder.with_name(f".partial-{folder.name}"), _replaced(folder)
+    partial, replaced = folder.with_name(f".partial-{folder.name}"), _folder_replaced_by(folder)
     with locked(folder) as free:
         if not free:
             raise InputError(
                 f"Expected a folder in which no other process prepares a corpus. Received: {folder}"
                 ". Wait until that process ends and start again, or choose another folder"
             )
-        if finished := _finished(folder, made_of):  # by another process, meanwhile
+        if finished := _finished_corpus(folder, made_of):  # by another process, meanwhile
             return finished
         try:
             shutil.rmtree(replaced, ignore_errors=True)
@@ -238,7 +238,7 @@ def _fill(
     _write_index(corpus, partial, description)
 
 
-def _finished(folder: Path, made_of: dict[str, Any]) -> PreparedCorpus | None:
+def _finished_corpus(folder: Path, made_of: dict[str, Any]) -> PreparedCorpus | None:
     """Returns the corpus in the folder; `None` if there is none or it is damaged."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return None
@@ -253,12 +253,12 @@ def _finished(folder: Path, made_of: dict[str, Any]) -> PreparedCorpus | None:
         finished = load_prepared(folder)
     except InputError:  # damaged: prepare it again
         return None
-    for rest in (folder / CHUNKS, _replaced(folder)):  # of an interrupt at the very end
+    for rest in (folder / CHUNKS, _folder_replaced_by(folder)):  # of an interrupt at the very end
         shutil.rmtree(rest, ignore_errors=True)
     return finished
 
 
-def _replaced(folder: Path) -> Path:
+def _folder_replaced_by(folder: Path) -> Path:
     return folder.with_name(f".replaced-{folder.name}")
 
 

@@ -65,15 +65,8 @@ def compute(
 ) -> None:
     """Computes the chunks whose files are missing.
 
-    Args:
-        workers: The processes.
-        work: A function of a module, from a chunk, its pairs and `arguments` to the number of
-            pairs; it writes the file.
-        corpus: The corpus.
-        chunks: All chunks.
-        progress: Called with the number of finished pairs and the number of all; not called if the
-            pairs that remain fit into one chunk, which takes a moment.
-        *arguments: More arguments of `work`.
+    `work` is a function of a module: of a chunk, its pairs and `arguments`; it writes the file.
+    `progress` is not called if the pairs that remain fit into one chunk, which takes a moment.
     """
     missing = [chunk for chunk in chunks if not chunk.path.exists()]
     total, remaining = (sum(_size(corpus, c) for c in several) for several in (chunks, missing))
@@ -184,16 +177,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def tokenize(chunk: Chunk, pairs: Sequence[Pair], folder: Path, max_length: int) -> int:
-    """Tokenizes a chunk.
-
-    Args:
-        chunk: The chunk. Its file holds `source_ids`, `source_lengths`, `target_ids`,
-            `target_lengths` and `too_long`, the number of longer pairs.
-        pairs: Its pairs.
-        folder: The folder with the tokenizers, `source.txt` and `target.txt`.
-        max_length: The maximum number of ids of a sentence. Longer training pairs are left out,
-            other sentences are cut.
-    """
+    """Tokenizes a chunk: longer training pairs are left out, other sentences are cut."""
     sides = []
     for tokenizer, texts in zip(_tokenizers(folder), zip(*pairs, strict=True), strict=True):
         ragged = tokenizer.tokenize(list(texts))
@@ -220,11 +204,7 @@ def _cut(ids: np.ndarray, lengths: np.ndarray, max_length: int) -> tuple[np.ndar
 
 
 def assemble(chunks: Sequence[Chunk], folder: Path) -> dict[str, int]:
-    """Joins tokenized chunks to the arrays of each part, chunk by chunk.
-
-    Returns:
-        For each part, the number of pairs that were longer than the maximum.
-    """
+    """Joins tokenized chunks to the arrays of each part, chunk by chunk."""
     too_long = dict.fromkeys(PARTS, 0)
     for chunk in chunks:
         with _reading(chunk.path), np.load(chunk.path) as arrays:

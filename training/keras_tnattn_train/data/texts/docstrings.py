@@ -48,10 +48,10 @@ def _docstrings(library: str) -> Iterator[str]:
     )
     random.Random(0).shuffle(files)
     for path in files:
-        yield from _documented(_parse(path))
+        yield from _long_docstrings(_parse(path))
 
 
-def _documented(node: ast.Module | ast.ClassDef | ast.FunctionDef) -> Iterator[str]:
+def _long_docstrings(node: ast.Module | ast.ClassDef | ast.FunctionDef) -> Iterator[str]:
     """Yields the long docstrings of a module, its classes, methods and functions."""
     text = ast.get_docstring(node)
     if text and len(text.split()) >= MIN_WORDS:
@@ -59,7 +59,7 @@ def _documented(node: ast.Module | ast.ClassDef | ast.FunctionDef) -> Iterator[s
     if not isinstance(node, ast.FunctionDef):
         for inner in node.body:
             if isinstance(inner, ast.ClassDef | ast.FunctionDef):
-                yield from _documented(inner)
+                yield from _long_docstrings(inner)
 
 
 def _source_folder(library: str) -> Path | None:

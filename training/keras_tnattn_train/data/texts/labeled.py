@@ -81,18 +81,10 @@ class LabeledTexts:
 
 
 def split_rows(labels: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Splits row numbers into two parts with the same proportions of classes (stratified).
+    """Splits row numbers into two sorted parts with the same proportions of classes (stratified).
 
     The row of a class with a single row goes to the first part. The split is not stratified if a
     part would have fewer rows than there are classes.
-
-    Args:
-        labels: Integer array `(R,)`.
-        fraction: The share of the second part, in (0, 1).
-        seed: Seed of the split.
-
-    Returns:
-        Two integer arrays of row numbers, each sorted.
     """
     # scikit-learn takes a second to import, which `--help` should not.
     from sklearn.model_selection import train_test_split

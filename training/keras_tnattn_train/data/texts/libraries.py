@@ -14,9 +14,9 @@ def load_reuters() -> LabeledTexts:
     """Reads Reuters newswires with Keras' loader, and turns its ids back into words."""
     from keras.datasets import reuters as source
 
-    index = downloaded("reuters", source.get_word_index)
+    index = load_from_library("reuters", source.get_word_index)
     # Keep all words and add no start marker: then an id is the word's number in the index.
-    (rows, labels), _ = downloaded(
+    (rows, labels), _ = load_from_library(
         "reuters",
         lambda: source.load_data(
             num_words=max(index.values()) + 1, test_split=0.0, start_char=None, index_from=0
@@ -32,7 +32,7 @@ def load_newsgroups(remove: Sequence[str] = ("headers", "footers", "quotes")) ->
     """Reads 20 Newsgroups with scikit-learn's loader, without some parts of the posts."""
     from sklearn.datasets import fetch_20newsgroups
 
-    posts = downloaded(
+    posts = load_from_library(
         "newsgroups",
         lambda: fetch_20newsgroups(subset="all", shuffle=False, remove=tuple(remove), n_retries=1),
     )
@@ -48,24 +48,18 @@ def load_tfds(
 ) -> LabeledTexts:
     """Reads all labeled examples of a TensorFlow data set, its splits one after the other.
 
-    Without a network, TFDS keeps trying for some minutes before it gives up.
-
-    Args:
-        name: A name as `tfds.builder` takes it, e.g. `"ag_news_subset"`.
-        data_dir: The folder of prepared data sets. Default: TFDS' own.
-        text_column: The feature that holds the text. Default: the data set's supervised input
-            if that is a text, or its only text.
-        label_column: The `ClassLabel` feature. Default: the only one.
+    By default text and label are its supervised features, or the only ones of their kind. Without a
+    network, TFDS keeps trying for some minutes before it gives up.
     """
     import tensorflow_datasets as tfds
 
-    builder = downloaded(f"tfds:{name}", lambda: tfds.builder(name, data_dir=data_dir))
+    builder = load_from_library(f"tfds:{name}", lambda: tfds.builder(name, data_dir=data_dir))
     features, supervised = builder.info.features, builder.info.supervised_keys
     text = _feature(name, features, tfds.features.Text, text_column, supervised, "--text-column")
     label = _feature(
         name, features, tfds.features.ClassLabel, label_column, supervised, "--label-column"
     )
-    downloaded(f"tfds:{name}", builder.download_and_prepare)
+    load_from_library(f"tfds:{name}", builder.download_and_prepare)
     names = features[label].names
     return LabeledTexts.from_rows(
         (example[text].decode("utf-8", "replace"), names[example[label]])
@@ -92,10 +86,6 @@ def load_tfds_pairs(
 ) -> tuple[tuple[str, str], dict[str, Iterator[tuple[str, str]]]]:
     """Reads a translation set of TensorFlow Datasets, in its own direction.
 
-    Args:
-        name: A name as `tfds.builder` takes it, e.g. `"ted_hrlr_translate/pt_to_en"`.
-        data_dir: The folder of prepared data sets. Default: TFDS' own.
-
     Returns:
         The two languages, and iterators over the pairs of each split.
     """
@@ -103,11 +93,11 @@ def load_tfds_pairs(
 
     alternative = "use --corpus cldr:pt-en"
     dataset = f"tfds:{name}"
-    builder = downloaded(dataset, lambda: tfds.builder(name, data_dir=data_dir), alternative)
+    builder = load_from_library(dataset, lambda: tfds.builder(name, data_dir=data_dir), alternative)
     languages = builder.info.supervised_keys
     if not isinstance(builder.info.features, tfds.features.Translation) or not languages:
         raise InputError(f"Expected a translation set. Received: {dataset}")
-    downloaded(dataset, builder.download_and_prepare, alternative)
+    load_from_library(dataset, builder.download_and_prepare, alternative)
 
     def pairs(split: str) -> Iterator[tuple[str, str]]:
         source, target = languages
@@ -117,7 +107,7 @@ def load_tfds_pairs(
     return tuple(languages), {split: pairs(split) for split in builder.info.splits}
 
 
-def downloaded(
+def load_from_library(
     dataset: str,
     load: Callable,
     alternative: str = "try python training/train.py classify with --dataset docstrings",

@@ -45,12 +45,8 @@ DRUG_REVIEWS = _Layout(
 )
 # Research articles: if an article has several topics set to 1, its class is the first of them.
 TOPICS = (
-    "Computer Science",
-    "Physics",
-    "Mathematics",
-    "Statistics",
-    "Quantitative Biology",
-    "Quantitative Finance",
+    *("Computer Science", "Physics", "Mathematics", "Statistics"),
+    *("Quantitative Biology", "Quantitative Finance"),
 )
 RESEARCH_ARTICLES = _Layout(
     {"TITLE", "ABSTRACT", *TOPICS},
@@ -79,16 +75,6 @@ def load_table(
     A CSV file may quote its fields. A TSV file, except for that of Drugs.com, has no quoting: a
     line is a row, a tab ends a field. The headers of the papers' data sets are recognized. White
     space around a label is no part of it. Rows without text are left out, as in predictions.
-
-    Args:
-        path: The file.
-        text_column: The column with the texts. Default: recognized from the header, else `text`.
-        label_column: The column with the labels. Default: recognized from the header, else `label`.
-        drop_repeats: Whether to drop rows that repeat an earlier text and label even if the layout
-            does not require it. Default `False`.
-        keep_empty: Whether to keep rows without text. Default `False`.
-        skip_bad_rows: Whether to leave out rows that cannot be read or have no label. Default
-            `False`.
 
     Returns:
         The rows in the order of the file.
@@ -182,11 +168,7 @@ class _LabeledRows:
 
 
 def doubtful_labels(classes: Mapping[str, int]) -> Iterator[str]:
-    """Yields warnings about names of classes that may be mistakes.
-
-    Args:
-        classes: How many rows each class has.
-    """
+    """Yields warnings about names of classes that may be mistakes."""
     for what, key in (("except for case", _folded), ("as numbers", _number)):
         alike = collections.defaultdict(list)
         for name in classes:
