@@ -39,6 +39,8 @@ html_theme_options = {
     "navigation_with_keys": False,
     "header_links_before_dropdown": 6,
 }
+# Pages without others below them have no navigation at their side.
+html_sidebars = {name: [] for name in ("start", "gallery", "how_we_know", "papers")}
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 html_show_sourcelink = False
