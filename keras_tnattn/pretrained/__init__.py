@@ -78,7 +78,7 @@ class _Classifier(reader.Classifier):
         self.words, self._by_length = reader.Words(**about["words"]), True
 
     def from_ids(self, ids: np.ndarray) -> np.ndarray:
-        return keras.ops.convert_to_numpy(self.model(ids, training=False))
+        return self.model.predict_on_batch(ids)  # compiled as a whole, which is faster on JAX
 
 
 class _Translator(reader.Translator):
@@ -111,7 +111,7 @@ class _PictureClassifier:
 
     def probabilities(self, pictures: np.ndarray) -> np.ndarray:
         """Returns floats `(B, C)` for pictures `(B, H, W)`."""
-        logits = self.model(pictures, training=False)
+        logits = self.model.predict_on_batch(pictures)
         return keras.ops.convert_to_numpy(keras.ops.softmax(logits))
 
 

@@ -94,6 +94,10 @@ class IntegerKernels(keras.layers.Layer):
         super().__init__(*args, **kwargs)
         self.bits, self.group_size = bits, check_int("group_size", group_size)
 
+    def __dir__(self) -> list[str]:
+        # Keras reads all that `dir` names when it saves or loads; a kernel would be restored.
+        return [name for name in super().__dir__() if name not in self.kernel_names]
+
     def add_weight(self, shape: Any = None, *args: Any, name: Any = None, **kwargs: Any) -> Any:
         """Makes the integers of a kernel, all 0, or any other weight as Keras does."""
         if name not in self.kernel_names:
