@@ -25,6 +25,7 @@ from keras_tnattn_serving.workers import METRICS
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+_PREFIX = "keras_tnattn_serving"
 
 
 class Monitoring:
@@ -36,29 +37,28 @@ class Monitoring:
         self._registry = CollectorRegistry()
         self._counters: dict[tuple, tuple[Counter, Histogram]] = {}
         self._paging = threading.Lock()  # one thread at a time measures
-        prefix = "keras_tnattn_serving"
         self._requests = Counter(
-            f"{prefix}_requests",
+            f"{_PREFIX}_requests",
             "Requests by model (empty: none, unknown, or the queue was full), method and code",
             ["model", "method", "code"],
             registry=self._registry,
         )
         self._seconds = Histogram(
-            f"{prefix}_request_seconds",
+            f"{_PREFIX}_request_seconds",
             "Seconds from the head of a request to its answer",
             ["model"],
             buckets=_SECONDS,
             registry=self._registry,
         )
         self._batch_rows = Histogram(
-            f"{prefix}_batch_rows",
+            f"{_PREFIX}_batch_rows",
             "Rows computed together",
             ["signature"],
             buckets=_ROWS,
             registry=self._registry,
         )
         self._wait_seconds = Histogram(
-            f"{prefix}_queue_wait_seconds",
+            f"{_PREFIX}_queue_wait_seconds",
             "Longest wait of a row in each batch",
             buckets=_SECONDS,
             registry=self._registry,
@@ -66,39 +66,39 @@ class Monitoring:
         # Of several processes, the sum, or the largest value.
         self._gauges: list[tuple[Gauge, Callable[[], float]]] = []
 
-        def gauge(
-            name: str, text: str, value: Callable[[], float] | None, mode: Any = "livesum"
-        ) -> Gauge:
-            made = Gauge(f"{prefix}_{name}", text, registry=self._registry, multiprocess_mode=mode)
-            if value:
-                self._gauges.append((made, value))
-            return made
-
-        gauge(
+        self._gauge(
             "queue_rows",
             "Rows waiting",
             lambda: sum(v.batcher.waiting for v in self._all() if v.batcher),
         )
-        gauge(
+        self._gauge(
             "oldest_batch_seconds",
             "For how long the oldest batch has been computed",
             lambda: max([0.0, *(age for v in self._all() for age in v.ages())]),
             "livemax",
         )
-        gauge(
+        self._gauge(
             "access_log_dropped_lines",
             "Lines of the access log that nobody read in time",
             lambda: self._log.dropped if self._log else 0,
         )
-        self.in_flight = gauge("requests_in_flight", "Requests being answered", None)
+        self.in_flight = self._gauge("requests_in_flight", "Requests being answered", None)
         self._versions = Gauge(
-            f"{prefix}_versions",
+            f"{_PREFIX}_versions",
             "Versions by state",
             ["model", "state"],
             registry=self._registry,
             multiprocess_mode="livemax",
         )
         self._counted: set[str] = set()  # the models whose versions have been
+
+    def _gauge(
+        self, name: str, text: str, value: Callable[[], float] | None, mode: Any = "livesum"
+    ) -> Gauge:
+        gauge = Gauge(f"{_PREFIX}_{name}", text, registry=self._registry, multiprocess_mode=mode)
+        if value:
+            self._gauges.append((gauge, value))
+        return gauge
 
     def _all(self) -> list[Version]:
         return [v for name in self._repository.names() for v in self._repository.versions(name)]
