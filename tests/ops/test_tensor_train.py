@@ -81,6 +81,7 @@ def test_a_rank_list_outside_the_bound_prints_it(ranks):
         tensor_train.resolve_ranks(ranks, (2, 2, 2, 2), (2, 2, 2, 2))
 
 
+@settings(max_examples=10)  # JAX compiles each
 @given(factors=factor_pairs, rank=st.integers(1, 4), seed=st.integers(0, 10))
 def test_matrix_is_the_product_of_cores(factors, rank, seed):
     ranks = tensor_train.resolve_ranks(rank, *factors)
