@@ -41,8 +41,10 @@ demo-language: $(INSTALLED)
 models: $(INSTALLED)
 	$(RUN) -m keras_tnattn_train.demos.pretrained
 
-# Serves what the demos exported, and prints the address of the page.
+# Serves the classifier that comes with the package and what the demos exported, and prints the
+# address of the page.
 serve: $(INSTALLED)
+	test -d saved_models/docstrings || $(RUN) -m keras_tnattn_train export docstrings --saved-models saved_models
 	TF_CPP_MIN_LOG_LEVEL=2 $(RUN) -m keras_tnattn_serving saved_models
 
 # In two parts, each in new processes: TensorFlow keeps what it compiles, and in one part each

@@ -105,3 +105,19 @@ def test_bad_input(run, tmp_path, capsys):
     missing = refused(run, "--web", tmp_path / "new", "--onnxruntime-web", tmp_path)
     assert "onnxruntime-web" in missing
     assert not list(tmp_path.iterdir())
+
+
+def test_the_classifier_of_the_package_is_exported(tmp_path, capsys):
+    folder, served = tmp_path / "onnx", tmp_path / "saved"
+    options = ["--onnx", str(folder), "--saved-models", str(served)]
+    assert export.main(["docstrings", *options]) == 0
+    text = "Draws a line with markers on the axes of the figure."
+    assert reader.load(folder)(text) == "matplotlib"
+    capsys.readouterr()
+    for model in ("docstrings", str(served / "docstrings")):
+        assert predict.main([model, text, "--format", "lines"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == second
+    assert first.startswith("matplotlib\t0.9")
+    assert export.main(["dates-and-names", "--onnx", str(tmp_path / "other")]) == 2
+    assert "Expected a classifier of texts" in capsys.readouterr().err

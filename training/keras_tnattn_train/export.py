@@ -1,11 +1,13 @@
 """The command line `training/export.py`: the model of a run, with its text, for other runtimes."""
 
 from pathlib import Path
+from typing import Any
 
 from keras_tnattn_train.options.apps import Program
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import OUTPUT, Options, argument, option
 from keras_tnattn_train.processes.backend import start_backend
+from keras_tnattn_train.runs.packaged import PackagedClassifier, packaged_folder
 from keras_tnattn_train.tasks import command_of_texts
 
 KINDS = ("onnx", "litert", "web")
@@ -22,6 +24,9 @@ examples:
   a page that classifies or translates in the browser, without a server of its own:
     python training/export.py runs/reuters-none-0/compressed --web page
     python -m http.server --directory page
+  the classifier that comes with the package, for the server:
+    python training/export.py docstrings --saved-models saved_models
+    python -m keras_tnattn_serving saved_models
 """
 
 
@@ -29,7 +34,8 @@ class ExportOptions(Options):
     """The options of `training/export.py`."""
 
     run: str = argument(
-        "the folder of a finished run of classify, translate or language, or of a compressed one"
+        "the folder of a finished run of classify, translate or language, or of a compressed one; "
+        "or docstrings, the classifier that comes with the package"
     )
     onnx: str | None = option(
         None, OUTPUT, "write this new folder for onnxruntime", metavar="FOLDER"
@@ -40,6 +46,9 @@ class ExportOptions(Options):
     web: str | None = option(
         None, OUTPUT, "write this new folder with a page for any static server", metavar="FOLDER"
     )
+    saved_models: str | None = option(
+        None, OUTPUT, "export docstrings to DIR/docstrings/VERSION/, for the server", metavar="DIR"
+    )
     onnxruntime_web: str | None = option(
         None,
         OUTPUT,
@@ -48,8 +57,10 @@ class ExportOptions(Options):
     )
 
     def check_together(self) -> None:
-        if not any(getattr(self, kind) for kind in KINDS):
-            raise ValueError("Expected --onnx, --litert or --web. Received: none of them")
+        if not any(getattr(self, kind) for kind in (*KINDS, "saved_models")):
+            raise ValueError(
+                "Expected --onnx, --litert, --web or --saved-models. Received: none of them"
+            )
         if self.onnxruntime_web and not self.web:
             raise ValueError(
                 "Expected --onnxruntime-web only with --web. "
@@ -59,15 +70,23 @@ class ExportOptions(Options):
 
 def _export(args: ExportOptions) -> None:
     path = Path(args.run)
-    if not path.is_dir():
+    packaged = not path.exists() and packaged_folder(args.run)
+    if not packaged and not path.is_dir():
         raise InputError(f"Expected the folder of a run. Received: {path}, which does not exist")
-    command = command_of_texts(path)
+    command = None if packaged else command_of_texts(path)
+    if command and args.saved_models:
+        raise InputError(
+            "Expected --saved-models with docstrings; a run is exported by its own command with "
+            f"--resume --export. Received: {path}"
+        )
     folders = {kind: Path(getattr(args, kind)) for kind in KINDS if getattr(args, kind)}
     for folder in folders.values():
         if folder.exists():
             raise InputError(f"Expected a new folder. Received: {folder}, which exists")
     start_backend()
-    run = command.load(path)
+    run: Any = command.load(path) if command else PackagedClassifier(args.run)
+    if args.saved_models:
+        print(f"exported to {run.export(Path(args.saved_models, args.run))}")
     for kind, folder in folders.items():
         try:
             run.export_portable(kind, folder, args.onnxruntime_web)

@@ -3,7 +3,6 @@
 import contextlib
 import csv
 import functools
-import importlib.util
 import itertools
 import json
 import sys
@@ -21,6 +20,7 @@ from keras_tnattn_train.options.options import DATA, OUTPUT, SEARCH, Options, ar
 from keras_tnattn_train.options.search import LARGEST_BEAM, check_n_best, search_batch_option
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.runs.counter import Counter
+from keras_tnattn_train.runs.packaged import packaged_folder
 from keras_tnattn_train.runs.predictions import Prediction, Predictor, labels, translation
 from keras_tnattn_train.system.files import read_object, replacing
 from keras_tnattn_train.tasks import command_of, task_commands
@@ -133,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _predict(args: PredictOptions) -> int:
     """Writes the predictions; returns the number of bad rows."""
     path = Path(args.model)
-    pretrained = not path.exists() and _is_pretrained(args.model)
+    pretrained = not path.exists() and packaged_folder(args.model) is not None
     command = None if pretrained or _is_exported(path) else _command(path)
     if (args.beam or args.n_best) and not (command and command.searches):
         kind = f"a run of {command.name}" if command else "an exported model"
@@ -224,13 +224,6 @@ class _Writer:
                 self._csv.writerow(cells)
                 self._header_written = True
             self._csv.writerow(cells.values())
-
-
-def _is_pretrained(name: str) -> bool:
-    # Found without an import, which would bring Keras along.
-    package = importlib.util.find_spec("keras_tnattn")
-    folders = (package and package.submodule_search_locations) or []
-    return any(Path(folder, "pretrained", name, "about.json").is_file() for folder in folders)
 
 
 def _predictor_of_pretrained(name: str) -> Predictor:

@@ -1,0 +1,66 @@
+"""The classifier of texts that comes with the package, exported as a run is."""
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.runs.trained import RUNTIMES
+
+
+def packaged_folder(name: str) -> Path | None:
+    """Returns the folder of a model that comes with the package, if there is one of this name."""
+    # Found without an import, which would bring Keras along.
+    package = importlib.util.find_spec("keras_tnattn")
+    folders = (package and package.submodule_search_locations) or []
+    paths = [Path(folder, "pretrained", name) for folder in folders]
+    return next((path for path in paths if name and (path / "about.json").is_file()), None)
+
+
+class PackagedClassifier:
+    """A classifier of texts that comes with the package.
+
+    Args:
+        name: Its name, as `keras_tnattn.load` takes it.
+
+    Raises:
+        InputError: If the model of this name is no classifier of texts.
+    """
+
+    def __init__(self, name: str) -> None:
+        import keras_tnattn
+        from keras_tnattn.text.words import WordVectorizer
+
+        folder = packaged_folder(name)
+        about = json.loads((folder / "about.json").read_text("utf-8")) if folder else {}
+        if about.get("task") != "classify":
+            raise InputError(f"Expected a classifier of texts, docstrings. Received: {name}")
+        loaded = keras_tnattn.load(name)
+        self.model, self.class_names, self.card = loaded.model, loaded.class_names, loaded.card
+        words = about["words"]
+        self.vectorizer = WordVectorizer(words["vocabulary"], words["max_words"])
+
+    def export_portable(self, kind: str, folder: Path, runtime: str | None) -> None:
+        """As `TrainedRun.export_portable`."""
+        from keras_tnattn.export import export_portable, export_web
+
+        export: Any = export_web if kind == "web" else export_portable
+        parts = (self.model, self.vectorizer, self.class_names, folder)
+        export(*parts, runtime=RUNTIMES.get(kind, runtime), card=self.card)
+
+    def export(self, folder: Path) -> Path:
+        """Exports the model to a new version in a folder, for the server, and returns its path."""
+        from keras_tnattn.export import export_classifier
+        from keras_tnattn.text.words import split_words
+
+        has_onnx = all(map(importlib.util.find_spec, ("onnx", "onnxruntime")))
+        return export_classifier(
+            self.model,
+            self.vectorizer.layer(),
+            self.class_names,
+            folder,
+            split_words=split_words,
+            card=self.card,
+            engines=("onnxruntime",) if has_onnx else (),
+        )
