@@ -624,6 +624,7 @@ def test_a_table_measures_a_file_which_is_exported(tmp_path, capsys):
         ("class,x0\n1,2\n", "other", "with the columns class, x0."),
         ("class,x0\n1,2\nb,3\n", "class", "row 3: invalid literal"),
         ("class,x0\n1,2\n", "class", "1 columns beside the label"),
+        ("class,x0\n", "class", "without any"),
     ):
         table.write_text(text)
         assert main([*options, "--label-column", column]) == 2
@@ -686,8 +687,12 @@ def test_a_saved_model_is_read_from_its_graph(shape, layers, tmp_path):
     assert any(isinstance(layer, kinds) for layer in read.layers)
 
 
-def test_a_saved_model_of_other_layers_is_refused(tmp_path):
-    model = keras.Sequential([keras.Input((5, 4)), keras.layers.GRU(3)])
+@pytest.mark.parametrize(
+    "make", [keras.layers.GRU(3), lambda x: keras.ops.where(x < 0, 2 * x, x)], ids=["gru", "where"]
+)
+def test_a_saved_model_of_other_layers_is_refused(make, tmp_path):
+    inputs = keras.Input((5, 4))
+    model = keras.Model(inputs, make(inputs))
     model.export(tmp_path / "exported", verbose=False)
     with pytest.raises(InputError, match=r"the operation .*Save the model with model\.save"):
         load_file(tmp_path / "exported")

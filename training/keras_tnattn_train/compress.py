@@ -317,12 +317,13 @@ def _data(model: Any, args: CompressOptions) -> tuple[Any, Any]:
         return _read_arrays(Path(args.data)), None
     from keras_tnattn_train.data.numbers import halves, read_numbers
 
-    if len(model.inputs) != 1:
+    inputs = getattr(model, "inputs", None) or ()
+    if len(inputs) != 1:
         raise InputError(
-            f"Expected a model with one input for a table. Received: {len(model.inputs)} inputs"
+            f"Expected a model with one input for a table. Received: {len(inputs)} inputs"
         )
     rows = read_numbers(Path(args.data), args.label_column)
-    return halves(*rows, model.inputs[0].shape, model.inputs[0].dtype)
+    return halves(*rows, inputs[0].shape, inputs[0].dtype)
 
 
 def _example(model: Any, data: Any) -> Any:

@@ -40,6 +40,8 @@ def read_numbers(path: Path, label_column: str) -> tuple[np.ndarray, np.ndarray]
             except ValueError as error:
                 bad.add(row, str(error))
     bad.notes()
+    if not labels:
+        raise InputError(f"Expected a table with rows. Received: {path}, without any")
     return np.array(inputs, "float32"), np.array(labels, "int32")
 
 

@@ -145,7 +145,7 @@ def _value(op: Any, values: dict[str, Any]) -> Any:
     makes = _LAYERS.get(op.type)
     if makes and isinstance(xs[0], keras.KerasTensor) != isinstance(xs[1], keras.KerasTensor):
         return makes(op, *xs)
-    if op.type == "SelectV2" and op.inputs[0].op.type == "Less":
+    if op.type == "SelectV2" and _is_below_zero(op.inputs[0].op, values):
         return xs[2]  # ids below 0, which count from the end in a table
     if op.type == "Less":
         return None
@@ -154,14 +154,24 @@ def _value(op: Any, values: dict[str, Any]) -> Any:
     return result if is_symbolic else ops.convert_to_numpy(result)
 
 
+def _is_below_zero(op: Any, values: dict[str, Any]) -> bool:
+    is_of_ids = op.type == "Less" and op.inputs[0].dtype.is_integer
+    return is_of_ids and np.array_equal(values[op.inputs[1].name], 0)
+
+
 def _layer(layer: keras.layers.Layer, x: Any, *weights: np.ndarray) -> Any:
     result = layer(x)
     layer.set_weights(weights)
     return result
 
 
+_TRANSPOSED = {"MatMul": ("transpose_a", "transpose_b"), "BatchMatMulV2": ("adj_x", "adj_y")}
+
+
 def _dense(op: Any, x: Any, kernel: Any) -> Any:
-    transposed = {"MatMul": "transpose_b", "BatchMatMulV2": "adj_y"}[op.type]
+    first, transposed = _TRANSPOSED[op.type]
+    if op.get_attr(first):
+        raise NotImplementedError
     kernel = kernel.T if op.get_attr(transposed) else kernel
     return _layer(keras.layers.Dense(kernel.shape[1], use_bias=False), x, kernel)
 
