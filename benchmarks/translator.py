@@ -30,8 +30,8 @@ BATCH, LENGTH, VOCABULARY = 64, 32, 8000
 class NaiveAttention(PowerLawGraphAttention):
     """The same layer without the metric's rows in one matrix."""
 
-    def _deductive(self, q, training):
-        metric = learned = ops.matmul(ops.swapaxes(q, -1, -2), q)
+    def deductive(self, metric, training=None):
+        learned = metric
         for unit in self.residuals:
             learned = unit(learned, training=training)
         positive = ops.relu(ops.matmul(self.power_law_W, learned) + self.power_law_b) + 1e-9

@@ -1,6 +1,6 @@
 """Average over the real tokens of a text."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import keras
 
@@ -34,9 +34,6 @@ class MaskedAveragePooling1D(BaseLayer):
 
     call_shapes: ClassVar = {"inputs": "B L I ...", "mask": "B? L"}
     fixes_sizes = False
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
 
     def call(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
         return masked_mean(inputs, mask)

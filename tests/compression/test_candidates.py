@@ -103,7 +103,7 @@ def test_each_kind_has_its_formats_with_their_sizes_and_errors(name, bits, coded
 def test_every_kind_is_tested():
     kinds = {type(make()) for make, _, _ in LAYERS.values()}
     tables = {kind for kind in KINDS if issubclass(kind, L.Embedding)}
-    tables |= {QuantizedPositionEmbedding}  # in tests/layers/test_quantized.py
+    tables |= {QuantizedPositionEmbedding}  # in tests/storage/test_quantized.py
     same = {L.Conv1DTranspose, L.Conv3DTranspose, L.DepthwiseConv1D, L.SeparableConv1D}
     assert kinds | tables | same == set(KINDS)
 
