@@ -61,11 +61,11 @@ def test_labels_of_a_run(classifier, capsys):
 
 
 @tensorflow_only
-def test_an_exported_model_says_the_same(classifier, capsys):
-    said = []
+def test_an_exported_model_says_the_same(classifier, tmp_path):
+    said, output = [], tmp_path / "out.jsonl"
     for path in (*classifier, classifier[1] / "1"):
-        assert main([str(path), *TEXTS, "--format", "jsonl"]) == 0
-        said.append([json.loads(line) for line in capsys.readouterr().out.splitlines()])
+        assert main([str(path), *TEXTS, "--output", str(output)]) == 0
+        said.append([json.loads(line) for line in output.read_text("utf-8").splitlines()])
     for one, *others in zip(*said, strict=True):
         for other in others:
             assert {**one, "probabilities": 0, "probability": 0} == {

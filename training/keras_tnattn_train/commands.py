@@ -10,7 +10,7 @@ from typing import Any
 import cyclopts
 from pydantic.fields import FieldInfo
 
-from keras_tnattn_train.options.apps import HELP_ALL, Program, function_of, new_app, run
+from keras_tnattn_train.options.apps import HELP_ALL, Program, epilogue, function_of, new_app, run
 from keras_tnattn_train.options.errors import InputError, exit_status
 from keras_tnattn_train.options.options import (
     EXPORTING,
@@ -21,7 +21,7 @@ from keras_tnattn_train.options.options import (
     RunConfig,
     option,
 )
-from keras_tnattn_train.options.program import program, with_programs
+from keras_tnattn_train.options.program import program
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.processes.devices import Layouts, check_one_process, join, use_devices
 from keras_tnattn_train.runs.finishing import export_note
@@ -101,12 +101,11 @@ def app_of(
     app = new_app(script, text)
     for command in commands:
         first = () if shows_all else command.first
-        more = f"all options: {program(script)} {command.name} {HELP_ALL}\n\n" if first else ""
         app.command(
             function_of(command.options, command.run, first),
             name=command.name,
             help=f"{command.summary}.\n\n{command.description}",
-            help_epilogue=more + with_programs(command.examples),
+            help_epilogue=epilogue(f"{program(script)} {command.name}", command.examples, first),
         )
     for name, summary in (others or {}).items():
         app.command(lambda: None, name=name, help=f"{summary}.")

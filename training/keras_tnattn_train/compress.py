@@ -89,6 +89,7 @@ class CompressOptions(Options):
         metavar="D",
         ge=0,
         lt=1,
+        brief="lose at most D of a classifier's accuracy (0.005 is half a point)",
     )
     tolerance: float | None = option(
         None,
@@ -107,6 +108,7 @@ class CompressOptions(Options):
         metavar="F",
         gt=0,
         lt=1,
+        brief="another top class for at most a share F of new inputs (0.01 is 1 %)",
     )
     confidence: float = option(0.95, MODEL, "of --max-flips", gt=0, lt=1)
     bits: int | None = option(
@@ -263,7 +265,14 @@ def _compress(args: CompressOptions) -> None:
     print(f"wrote {folder}")
 
 
-main = Program("compress", TEXT, EXAMPLES, CompressOptions, _compress)
+main = Program(
+    "compress",
+    TEXT,
+    EXAMPLES,
+    CompressOptions,
+    _compress,
+    ("model", "target", "max_drop", "max_flips", "bits", "data", "heal_epochs", "export", "output"),
+)
 
 
 def _check_max_drop(args: CompressOptions) -> None:

@@ -100,7 +100,12 @@ class PredictOptions(Options):
     output: str | None = option(
         None, OUTPUT, "where to write (default: standard output)", metavar="FILE"
     )
-    format: str = option("csv", OUTPUT, "what to write", choices=FORMATS)
+    format: str | None = option(
+        None,
+        OUTPUT,
+        "what to write (default: jsonl if FILE ends with .jsonl, otherwise csv)",
+        choices=FORMATS,
+    )
 
     def check_together(self) -> None:
         check_n_best(self.n_best, self.beam or 1)
@@ -165,13 +170,18 @@ def _predict(args: PredictOptions) -> int:
         return _write(rows, predictor, args, file)
 
 
+def _format_of(output: str | None) -> str:
+    return "jsonl" if output is not None and output.endswith(".jsonl") else "csv"
+
+
 def _after_first_row(rows: Iterator[Row]) -> Iterator[Row]:
     first = next(rows, None)
     return iter(()) if first is None else itertools.chain([first], rows)
 
 
 def _write(rows: Iterator[Row], predictor: Predictor, args: PredictOptions, file: TextIO) -> int:
-    writer, counter, bad, done = _Writer(file, args.format), Counter("rows"), 0, 0
+    writer = _Writer(file, args.format or _format_of(args.output))
+    counter, bad, done = Counter("rows"), 0, 0
     while chunk := list(itertools.islice(rows, BATCHES * args.batch_size)):
         good = [row for row in chunk if row.problem is None]
         # Sentences of similar length need the least padding.

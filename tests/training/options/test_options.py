@@ -234,6 +234,13 @@ class TestHelp:
     )
     def test_of_the_programs_for_trained_models(self, program, kind, capsys):
         assert program(["--help"]) == 0
+        brief = capsys.readouterr().out
+        assert len(brief.splitlines()) < 80
+        if getattr(program, "first", ()):
+            assert "--help-all" in brief
+            assert program(["--help-all"]) == 0
+        else:
+            assert program(["--help"]) == 0
         text = " ".join(capsys.readouterr().out.replace("│", " ").split())
         for name, field in kind.model_fields.items():
             word = (

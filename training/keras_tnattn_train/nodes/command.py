@@ -66,4 +66,5 @@ examples:
     several_devices=False,
     predicting=predicting,
     columns=("node", "id", "name"),
+    first=("resume", "dataset", "data_dir", "layer", "epochs", "seed", "name"),
 )

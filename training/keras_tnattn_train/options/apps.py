@@ -87,21 +87,35 @@ def _sentences(text: str, app: cyclopts.App) -> str:
     return text if text.endswith("?") else f"{text}."
 
 
+def epilogue(words: str, examples: str, first: Collection[str]) -> str:
+    """Returns examples below the words that show all options, if `--help` has only the first."""
+    more = f"all options: {words} {HELP_ALL}\n\n" if first else ""
+    return more + with_programs(examples)
+
+
 @dataclasses.dataclass(frozen=True)
 class Program(Generic[SomeOptions]):
-    """A program without sub-commands; call it with its arguments to run it."""
+    """A program without sub-commands; call it with its arguments to run it.
+
+    Attributes:
+        first: The options that `--help` shows; `--help-all` shows the others, too. Default: all.
+    """
 
     script: str
     text: str
     examples: str
     options: type[SomeOptions]
     start: Callable[[SomeOptions], None]
+    first: tuple[str, ...] = ()
 
     def __call__(self, arguments: Sequence[str] | None = None) -> int:
         """Runs the program, by default with `sys.argv[1:]`; returns its `exit_status`."""
-        app = new_app(self.script, self.text, self.examples)
+        words = sys.argv[1:] if arguments is None else arguments
+        first = () if HELP_ALL in words else self.first
+        ends = epilogue(program(self.script), self.examples, first)
+        app = new_app(self.script, self.text, ends)
         start = function_of(
-            self.options.model_fields, lambda values: self.start(self.options(**values))
+            self.options.model_fields, lambda values: self.start(self.options(**values)), first
         )
         app.default(start)
         return run(app, arguments)

@@ -30,4 +30,5 @@ examples:
   learn two steps at once, with zeros beyond the ends of the row, and export the network:
     python training/train.py rules --rule 110 --steps 2 --boundary fixed --export
 """,
+    first=("resume", "rule", "steps", "boundary", "model", "epochs", "seed", "export", "name"),
 )
