@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -22,7 +21,6 @@ from keras_tnattn_studies.reproduce import main
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.processes import alone
 
-ROOT = Path(__file__).parents[2]
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 

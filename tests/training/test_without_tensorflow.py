@@ -4,13 +4,11 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import keras
 import pytest
 from import_path import IMPORT_PATH
 
-ROOT = Path(__file__).parents[2]
 CODE = """
 import json, sys
 for name in ("tensorflow", "tensorflow_text", "tensorflow_datasets"):

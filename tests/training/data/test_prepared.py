@@ -1,6 +1,5 @@
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from keras_tnattn_train.data.pairs.prepared import (
 )
 from keras_tnattn_train.options.errors import InputError
 
-ROOT = Path(__file__).parents[3]
 TRAIN = [(f"O gato {i} dorme, İ.", f"The cat {i} sleeps.") for i in range(30)]
 CORPUS = ParallelCorpus(
     ("tr", "en"),

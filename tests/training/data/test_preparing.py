@@ -19,7 +19,6 @@ from keras_tnattn_train.data.pairs.corpus import ParallelCorpus
 from keras_tnattn_train.data.pairs.prepared import Preparing, prepare
 from keras_tnattn_train.options.errors import InputError
 
-ROOT = Path(__file__).parents[3]
 TRAIN = [(f"O gato {i} {'dorme ' * (i % 9)}.", f"The cat {i} sleeps.") for i in range(45)]
 CORPUS = ParallelCorpus(
     ("pt", "en"), TRAIN, [("O cão", "A dog " * 9)] * 11, [("O gato", "The cat")], ("a note",)

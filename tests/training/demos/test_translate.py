@@ -3,15 +3,12 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import keras
 import pytest
 from import_path import IMPORT_PATH
 
 from keras_tnattn_train.demos.translate import SENTENCES
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.slow

@@ -3,11 +3,9 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 from import_path import IMPORT_PATH
 
-ROOT = Path(__file__).parents[3]
 CODE = """
 import os
 from keras_tnattn_train.processes import backend

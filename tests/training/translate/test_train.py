@@ -26,8 +26,6 @@ from keras_tnattn_train.runs.run import Run, from_json, to_json
 from keras_tnattn_train.translate.config import TranslateConfig
 from keras_tnattn_train.translate.train import TranslatorLog
 
-ROOT = Path(__file__).parents[3]
-
 
 def resumed(folder):
     return main(["translate", "--run-dir", str(folder), "--resume"])
