@@ -5,11 +5,12 @@ What reads a matrix and its number of entries decide upon the form:
 | read by | entries | integers | form |
 | --- | --- | --- | --- |
 | `MatMul` | 2^16 | 8 bits, a column one group | `DynamicQuantizeMatMul` |
-| `MatMul` | 2^18 | up to 8 bits, in blocks | `MatMulNBits` |
+| `MatMul` of rows | 2^18 | up to 8 bits, in blocks | `MatMulNBits` |
+| `MatMul` | 2^16 | others | `DynamicQuantizeMatMul` with 8 bits made of them on loading |
 | `Gather` | any, rows of 16 and more | 4 or 8 bits | `GatherBlockQuantized` |
 | others | any | up to 8 bits | integers that are restored when the file is loaded |
 
-Smaller products are faster with floats. The first two round their inputs to 8 bits, by row or in
+Smaller products are faster with floats. The first three round their inputs to 8 bits, by row or in
 blocks; those by `MatMulNBits` of up to 4 bits can also be exact, and all others are. Integers of 3
 bits are stored as 4, those of 6 as 8.
 """
@@ -34,6 +35,7 @@ _STORED = {3: 4, 6: 8}  # the bits with which a file stores those of a matrix
 _FEW = 256
 # Whether `MatMulNBits` rounds its inputs. Exact products of more than 4 bits are slow.
 _EXACT, _ROUNDED = 0, 4
+_AGAIN = "rounded again, to 8 bits with a scale for each unit"
 _POSITIVE = ("Relu", "Sigmoid", "Softmax", "Softplus")
 # A row whose largest number is smaller is divided by this.
 _TINY = np.float32(1e-30)
@@ -97,6 +99,7 @@ class MatrixWriter:
     def __init__(self, graph: ir.Graph) -> None:
         self._graph = graph
         self.restored: dict[str, str] = {}
+        self._is_rounded_again = False
         self._rows: dict[tuple[Any, Any], tuple[ir.Value, ir.Value]] = {}
 
     def write(self, value: ir.Value, matrix: StoredMatrix, rounds_inputs: bool = True) -> bool:
@@ -113,6 +116,7 @@ class MatrixWriter:
         """
         arrays = (matrix.numbers, matrix.scales, matrix.zeros)
         rounds, reason = False, ""
+        self._is_rounded_again = False
         for node, position, view in _uses(value, _View(*map(matrix.arranged, arrays))):
             if node.op_type == "MatMul" and position == 1:
                 new = self._product(node, view, matrix, rounds_inputs)
@@ -127,8 +131,8 @@ class MatrixWriter:
             new.type, new.shape = node.outputs[0].type, node.outputs[0].shape
             node.outputs[0].replace_all_uses_with(new, replace_graph_outputs=True)
             node.graph.remove(node, safe=True)
-        if reason:
-            self.restored[value.name or ""] = f"floats: {reason}"
+        if reason or self._is_rounded_again:
+            self.restored[value.name or ""] = f"floats: {reason}" if reason else _AGAIN
             value.replace_all_uses_with(self._restored(matrix))
         return rounds
 
@@ -156,8 +160,17 @@ class MatrixWriter:
             return "it has more than two axes where it is read"
         (rows, columns), bits = view.numbers.shape, matrix.bits
         run = _run(view, axis=0)
-        if rounds_inputs and bits == 8 and run == rows and rows * columns >= _BY_COLUMN:
-            return self._by_column(node, view)
+        if rounds_inputs and rows * columns >= _BY_COLUMN:
+            if bits == 8 and run == rows:
+                arrays = ((x.astype("int16") - 128).astype("int8") for x in (view[0], view[2][0]))
+                numbers, zeros = map(self.constant, arrays)
+                return self._by_column(node, numbers, view.scales[0], zeros)
+            shape = node.inputs[0].shape
+            # Sequences, whose shape the converter may have lost, have many rows.
+            is_matrix = shape is not None and len(shape) <= 2
+            is_slow = not is_matrix or rows * columns < _BLOCKED or _block(run, rows) is None
+            if is_slow and matrix.axis == 0:  # the integers of a table are those of its lookups
+                return self._rounded_again(node, view)
         block = _block(run, rows)
         if rows * columns < _BLOCKED:
             return f"floats are faster below {_BLOCKED:,} weights"
@@ -187,7 +200,20 @@ class MatrixWriter:
             accuracy_level=_ROUNDED if rounds_inputs else _EXACT,
         )
 
-    def _by_column(self, node: Any, view: _View) -> ir.Value:
+    def _rounded_again(self, node: Any, view: _View) -> ir.Value:
+        """Writes `x W` with 8 bits, to which the runtime rounds floats when it loads the file."""
+        self._is_rounded_again = True
+        floats = (view.numbers - view.zeros) * view.scales
+        scales = np.maximum(np.abs(floats).max(axis=0), _TINY).astype("float32") / np.float32(127)
+        zeros = self.constant(np.zeros(len(scales), "int8"))
+        numbers = self._add(
+            node, "QuantizeLinear", node.inputs[1], self.constant(scales), zeros, axis=1
+        )
+        return self._by_column(node, numbers, scales, zeros)
+
+    def _by_column(
+        self, node: Any, numbers: ir.Value, scales: np.ndarray, zeros: ir.Value
+    ) -> ir.Value:
         x, key = node.inputs[0], (node.inputs[0], node.graph)
         if key not in self._rows:
             # One scale for all inputs is coarse. The largest number of each row becomes 1.
@@ -199,13 +225,13 @@ class MatrixWriter:
             inverse = self._add(node, "Reciprocal", size)
             self._rows[key] = (self._add(node, "Mul", x, inverse), size)
         normalized, size = self._rows[key]
-        numbers, zeros = ((x.astype("int16") - 128).astype("int8") for x in (view[0], view[2][0]))
-        arrays = (numbers, view.scales[0], zeros)
         product = self._add(
             node,
             "DynamicQuantizeMatMul",
             normalized,
-            *map(self.constant, arrays),
+            numbers,
+            self.constant(scales),
+            zeros,
             domain="com.microsoft",
         )
         return self._add(node, "Mul", product, size)
