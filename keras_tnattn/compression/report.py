@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import io
+import itertools
 import json
 import os
 from typing import IO, Any
@@ -207,7 +208,9 @@ class Report:
         return report_page(self)
 
     def plot(self, path: str | os.PathLike | IO[bytes]) -> None:
-        """Draws error against size for each layer with candidates; needs Matplotlib.
+        """Draws error against size of each layer's candidates, and the lowest of each size.
+
+        Needs Matplotlib.
 
         Args:
             path: The image file to write.
@@ -219,13 +222,10 @@ class Report:
         for row in self.layers:
             points = sorted(point for point in row.curve if point[1] > 0)
             if points:
-                line = axes.plot(
-                    [size for size, _, _ in points],
-                    [error for _, error, _ in points],
-                    ".-",
-                    alpha=0.6,
-                    label=row.path,
-                )[0]
+                sizes, errors = [x for x, _, _ in points], [x for _, x, _ in points]
+                lowest = list(itertools.accumulate(errors, min))
+                line = axes.step(sizes, lowest, where="post", label=row.path)[0]
+                axes.plot(sizes, errors, ".", alpha=0.3, color=line.get_color())
                 if row.format != "kept":
                     axes.plot(row.bytes_after, max(row.error, 1e-6), "o", color=line.get_color())
         axes.set(xscale="log", yscale="log", xlabel="bytes", ylabel="relative output error")

@@ -40,7 +40,7 @@ def report_page(report: Any) -> str:
             '<th class="number">output error',
             *(_row(row, largest) for row in report.layers),
             "</table></div><h2>Error against size</h2>",
-            "<p>A line for each layer; the dots are what was chosen.</p>",
+            "<p>Lines: the lowest error of a size, by layer. Large dots: what was chosen.</p>",
             f'<img alt="error against size of each layer" src="data:image/png;base64,'
             f'{base64.b64encode(picture.getvalue()).decode()}">',
             *(["<h2>Remarks</h2>", _list(told)] if told else []),
