@@ -35,6 +35,8 @@ def test_errors_count_by_the_square_of_error_times_sensitivity():
     group = {name: [candidate(10, e), candidate(30, 0.0)] for name, e in (("a", 0.4), ("b", 0.7))}
     assert sizes({"a": 2.0, "b": 1.0}, 45, group) == {"a": 30, "b": 10}  # 0.8 is more than 0.7
     assert sizes({"a": 1.7, "b": 1.0}, 45, group) == {"a": 10, "b": 30}
+    group["a"] = [candidate(10, 1.0), candidate(30, 0.7)]  # its square falls by 0.51, not by 0.3
+    assert sizes({"a": 1.0, "b": 1.0}, 45, group) == {"a": 30, "b": 10}
 
 
 def test_what_a_smaller_one_beats_is_not_chosen():

@@ -17,6 +17,7 @@ def test_runs_are_calls_of_the_model_with_its_present_weights_and_states():
         kernel.assign(kernel + number)
         for actual, expected in zip(run(ids), outputs_of(model, ids), strict=True):
             np.testing.assert_allclose(actual, expected, atol=1e-6)
+    assert (run._compiled is not None) == (keras.backend.backend() == "tensorflow")
     (state,) = model.layers[2].states
     assert not ops.convert_to_numpy(state).any()
 
