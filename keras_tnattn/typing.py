@@ -5,7 +5,7 @@ have no type in common.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 
@@ -20,3 +20,28 @@ Activation: TypeAlias = str | Callable[[Tensor], Tensor]
 Initializer: TypeAlias = str | keras.initializers.Initializer
 Regularizer: TypeAlias = str | keras.regularizers.Regularizer
 Constraint: TypeAlias = str | keras.constraints.Constraint
+
+
+class Chunk(NamedTuple):
+    """The new tokens of `N` sequences: a prompt, or the token that was just chosen.
+
+    Attributes:
+        start: Scalar integer, the place of the first new token in the room for tokens.
+        positions: Integers `(N, T)`, the positions of the new tokens in their sequences.
+        mask: Booleans `(N, T)`, `True` for a real token.
+        prefix_mask: Booleans `(N, L)`, `True` for the real tokens up to the last new one.
+        is_prompt: Whether these are the first tokens of the sequences. A state has room for these
+            alone then.
+
+    Example:
+        >>> from keras import ops
+        >>> mask = ops.ones((1, 2), "bool")
+        >>> Chunk(0, ops.arange(2)[None], mask, mask, is_prompt=True).is_prompt
+        True
+    """
+
+    start: Tensor
+    positions: Tensor
+    mask: Tensor
+    prefix_mask: Tensor
+    is_prompt: bool

@@ -23,7 +23,7 @@ of two dicts of tensors, whose first axis is that of the sequences, `N`:
 import abc
 import functools
 import inspect
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 from keras import ops
@@ -31,34 +31,9 @@ from keras.tree import map_structure
 
 from keras_tnattn.ops.masking import masked_softmax
 from keras_tnattn.ops.precision import at_least_float32, matmul
-from keras_tnattn.typing import Shape, Tensor
+from keras_tnattn.typing import Chunk, Shape, Tensor
 
 State = dict[str, dict[str, Tensor]]
-
-
-class Chunk(NamedTuple):
-    """The new tokens of `N` sequences: a prompt, or the token that was just chosen.
-
-    Attributes:
-        start: Scalar integer, the place of the first new token in the room for tokens.
-        positions: Integers `(N, T)`, the positions of the new tokens in their sequences.
-        mask: Booleans `(N, T)`, `True` for a real token.
-        prefix_mask: Booleans `(N, L)`, `True` for the real tokens up to the last new one.
-        is_prompt: Whether these are the first tokens of the sequences. A state has room for these
-            alone then.
-
-    Example:
-        >>> from keras import ops
-        >>> mask = ops.ones((1, 2), "bool")
-        >>> Chunk(0, ops.arange(2)[None], mask, mask, is_prompt=True).is_prompt
-        True
-    """
-
-    start: Tensor
-    positions: Tensor
-    mask: Tensor
-    prefix_mask: Tensor
-    is_prompt: bool
 
 
 def new_state(

@@ -12,7 +12,6 @@ from keras import ops
 from keras_tnattn.checks import check_int, check_rate
 from keras_tnattn.layers.base_attention import (
     AttentionAdapter,
-    Chunk,
     State,
     adapter_of,
     new_state,
@@ -23,7 +22,7 @@ from keras_tnattn.layers.base_layer import BaseLayer, built_dense
 from keras_tnattn.ops.masking import apply_mask, masked_softmax
 from keras_tnattn.ops.precision import at_least_float32, leaky_relu, matmul
 from keras_tnattn.ops.rotary import rotate
-from keras_tnattn.typing import Initializer, Shape, Tensor
+from keras_tnattn.typing import Chunk, Initializer, Shape, Tensor
 
 
 class BaseMetricAttention(BaseLayer):

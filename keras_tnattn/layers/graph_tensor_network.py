@@ -11,7 +11,6 @@ from keras_tnattn.initializers import UniformReflections
 from keras_tnattn.layers import time_graphs
 from keras_tnattn.layers.base_attention import (
     AttentionAdapter,
-    Chunk,
     SequenceAttention,
     State,
     adapter_of,
@@ -22,7 +21,7 @@ from keras_tnattn.ops import reflections
 from keras_tnattn.ops.masking import apply_mask
 from keras_tnattn.ops.precision import at_least_float32, matmul
 from keras_tnattn.ops.time_graph import Geometric, TimeGraph, check_receive_from, time_filter
-from keras_tnattn.typing import Shape, Tensor
+from keras_tnattn.typing import Chunk, Shape, Tensor
 
 _PROJECTIONS = ("orthogonal", "oblique")
 

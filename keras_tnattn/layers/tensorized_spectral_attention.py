@@ -12,7 +12,6 @@ from keras_tnattn.initializers import tt_core_weights
 from keras_tnattn.layers import time_graphs
 from keras_tnattn.layers.base_attention import (
     AttentionAdapter,
-    Chunk,
     SequenceAttention,
     State,
     adapter_of,
@@ -22,7 +21,7 @@ from keras_tnattn.ops import spectral_filter, tensor_train
 from keras_tnattn.ops.masking import apply_mask
 from keras_tnattn.ops.precision import at_least_float32, matmul
 from keras_tnattn.ops.time_graph import TimeGraph
-from keras_tnattn.typing import Constraint, Initializer, Regularizer, Shape, Tensor
+from keras_tnattn.typing import Chunk, Constraint, Initializer, Regularizer, Shape, Tensor
 
 _HEAD_COMBINATIONS = ("concat", "sum", "mean", "project")
 

@@ -9,9 +9,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tnattn.layers.base_attention import Chunk, State, new_state, write_tokens
+from keras_tnattn.layers.base_attention import State, new_state, write_tokens
 from keras_tnattn.ops.time_graph import Geometric, TimeGraph, as_time_graph
-from keras_tnattn.typing import Tensor
+from keras_tnattn.typing import Chunk, Tensor
 
 
 def check_time_graphs(damping: Any, time_graph: Any, num_heads: int) -> tuple[TimeGraph, ...]:

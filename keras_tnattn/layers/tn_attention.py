@@ -10,7 +10,6 @@ from keras_tnattn.checks import check_int
 from keras_tnattn.initializers import NearIdentity
 from keras_tnattn.layers.base_attention import (
     AttentionAdapter,
-    Chunk,
     SequenceAttention,
     State,
     adapter_of,
@@ -20,7 +19,7 @@ from keras_tnattn.layers.base_layer import BaseLayer
 from keras_tnattn.ops import scan
 from keras_tnattn.ops.masking import apply_mask
 from keras_tnattn.ops.precision import at_least_float32, matmul
-from keras_tnattn.typing import Activation, Regularizer, Shape, Tensor
+from keras_tnattn.typing import Activation, Chunk, Regularizer, Shape, Tensor
 
 _BOUNDARIES = ("closed", "open")
 

@@ -6,13 +6,12 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tnattn.layers.base_attention import Chunk
 from keras_tnattn.layers.base_transformer import (
     BaseTransformerLayer,
     adapter_for,
     project_back,
 )
-from keras_tnattn.typing import Shape, Tensor
+from keras_tnattn.typing import Chunk, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")

@@ -7,11 +7,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tnattn.layers.base_attention import Chunk, new_state, with_room
+from keras_tnattn.layers.base_attention import new_state, with_room
 from keras_tnattn.models.language_model import LanguageModel
 from keras_tnattn.models.translator import Translator
 from keras_tnattn.search.steps import Start, Steps
-from keras_tnattn.typing import Tensor
+from keras_tnattn.typing import Chunk, Tensor
 
 # Lengths are rounded up to multiples of these, so that few shapes are compiled.
 _SOURCE_ROUNDING, _PROMPT_ROUNDING = 8, 16

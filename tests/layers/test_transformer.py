@@ -6,9 +6,9 @@ from keras import ops
 from slow_cases import slow_but
 
 from keras_tnattn import layers
-from keras_tnattn.layers.base_attention import Chunk
 from keras_tnattn.layers.residual_attention import ResidualAttention
 from keras_tnattn.models import PRESETS, translator
+from keras_tnattn.typing import Chunk
 
 DIM = 6
 
