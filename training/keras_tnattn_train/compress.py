@@ -326,7 +326,7 @@ def _data(model: Any, args: CompressOptions) -> tuple[Any, Any]:
         return _read_arrays(Path(args.data)), None
     from keras_tnattn_train.data.numbers import halves, read_numbers
 
-    inputs = getattr(model, "inputs", None) or ()
+    inputs: Any = getattr(model, "inputs", None) or ()
     if len(inputs) != 1:
         raise InputError(
             f"Expected a model with one input for a table. Received: {len(inputs)} inputs"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from keras_tnattn_train.commands import Command
-from keras_tnattn_train.options.apps import Program
+from keras_tnattn_train.options.apps import HELP_ALL, Program
 from keras_tnattn_train.options.errors import InputError, exit_status
 from keras_tnattn_train.options.options import Options, argument
 from keras_tnattn_train.options.program import program
@@ -36,7 +36,9 @@ def _run(
     run = next((Path(word) for word in words if Path(word, "config.json").is_file()), None)
     programs = {c.name: p for c in task_commands() if (p := hook(c)) is not None}
     if run is None:
-        received = ["--", " ".join(words)] if words and "--help" not in words else words
+        received = (
+            ["--", " ".join(words)] if words and not {"--help", HELP_ALL} & {*words} else words
+        )
         return _without_run(script, programs)(received)
     chosen: list[Program] = []
 

@@ -10,7 +10,7 @@ import pydantic
 import pytest
 from run_folders import assert_refused
 
-from keras_tnattn_train import compress, predict
+from keras_tnattn_train import compress, predict, programs
 from keras_tnattn_train.classify.config import ClassifyConfig
 from keras_tnattn_train.cli import train as main
 from keras_tnattn_train.commands import RunOptions, app_of, run_to_train
@@ -222,6 +222,12 @@ class TestHelp:
             assert ", ".join(map(str, choices(field))) in text, name
         example = command.examples.strip().splitlines()[-1].strip()
         assert " ".join(example.split()) in text
+
+    @pytest.mark.parametrize("program", [programs.evaluate, programs.explain])
+    @pytest.mark.parametrize("word", ["--help", "--help-all"])
+    def test_of_the_programs_for_runs(self, program, word, capsys):
+        assert program([word]) == 0
+        assert "RUN --help" in capsys.readouterr().out
 
     @pytest.mark.parametrize(
         ("program", "kind"),
