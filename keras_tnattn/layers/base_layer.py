@@ -26,6 +26,13 @@ class BaseLayer(keras.layers.Layer):
     call_shapes: ClassVar[Mapping[str, str]] = {}
     fixes_sizes: ClassVar[bool] = True
 
+    __signature__: ClassVar[inspect.Signature]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Shows the arguments that a constructor hands on to that of its base as its own."""
+        super().__init_subclass__(**kwargs)
+        cls.__signature__ = _whole_signature(cls)
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.supports_masking = True
@@ -83,6 +90,18 @@ class BaseLayer(keras.layers.Layer):
             free = _FREE if form.endswith("...") else _FREE | {"..."}
             sizes |= {key: size for key, size in (fitted or {}).items() if key not in free}
         return sizes
+
+
+def _whole_signature(kind: Any) -> inspect.Signature:
+    """Returns the signature of a constructor with the arguments of its bases, as keywords."""
+    parameters: dict[str, inspect.Parameter] = {}
+    for base in kind.__mro__[: kind.__mro__.index(BaseLayer)]:
+        own = vars(base).get("__init__", lambda self, **kwargs: None)
+        for name, parameter in list(inspect.signature(own).parameters.items())[1:]:
+            if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and "kwargs" in parameters:
+                parameter = parameter.replace(kind=parameter.KEYWORD_ONLY)
+            parameters.setdefault(name, parameter)
+    return inspect.Signature(sorted(parameters.values(), key=lambda x: x.kind))
 
 
 @functools.cache

@@ -113,6 +113,14 @@ def test_every_public_layer_is_here():
     assert set(CASES) == {*layers.__all__, *storage.__all__} <= set(keras_tnattn.__all__)
 
 
+@pytest.mark.parametrize("name", sorted(set(CASES) - {"TokenEmbedding"}))  # one of Keras'
+def test_the_signature_names_each_argument_of_the_config(name):
+    layer = CASES[name][0]()
+    names = inspect.signature(type(layer)).parameters
+    assert set(layer.get_config()) - {"name", "trainable", "dtype", "autocast"} <= set(names)
+    assert "kwargs" in names
+
+
 @pytest.mark.parametrize("name", sorted(set(CASES) - ANY_RANK))
 @pytest.mark.parametrize("built", [False, True])
 def test_a_wrong_number_of_axes(name, built):
