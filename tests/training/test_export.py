@@ -98,7 +98,7 @@ def test_bad_input(run, tmp_path, capsys):
         assert export.main([str(argument) for argument in arguments]) == 2
         return capsys.readouterr().err
 
-    assert "Expected --onnx, --litert or --web" in refused(run)
+    assert "Expected --onnx, --litert, --web or --saved-models" in refused(run)
     assert "does not exist" in refused(tmp_path / "none", "--onnx", tmp_path / "new")
     assert "which exists" in refused(run, "--onnx", tmp_path)
     assert "only with --web" in refused(run, "--onnx", "new", "--onnxruntime-web", "folder")

@@ -17,7 +17,9 @@ def test_a_third_task_of_texts(tmp_path, monkeypatch, capsys):
     assert json.loads((run / "config.json").read_text())["command"] == "questions"
     texts = ["is it far?", "it is early."]
     compressed = ["--target", "3", "--heal-epochs", "2"]
-    compressed += ["--export", "--saved-models", str(tmp_path / "saved")] if EXPORTS else []
+    compressed += (
+        ["--export", "saved_model", "--saved-models", str(tmp_path / "saved")] if EXPORTS else []
+    )
     assert main(["compress", str(run), *compressed]) == 0
     for folder in (run, run / "compressed"):
         capsys.readouterr()
