@@ -73,6 +73,8 @@ class AdaptiveEmbedding(BaseFactoredEmbedding):
         10896
     """
 
+    fixed_arguments = ("bits",)  # each block has its own
+
     def __init__(
         self,
         input_dim: int,
@@ -294,11 +296,6 @@ class AdaptiveEmbedding(BaseFactoredEmbedding):
     def assign_positions(self, positions: np.ndarray) -> None:
         """Sets the row of each id, integers `(V,)`."""
         self.positions.assign(_bytes_of(positions, position_bytes(self.input_dim)))
-
-    def get_config(self) -> dict[str, Any]:
-        config = super().get_config()
-        del config["bits"]  # each block has its own
-        return config
 
 
 def basis_bytes(rank: int, columns: int) -> int:

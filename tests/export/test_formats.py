@@ -542,8 +542,8 @@ def test_rounded_inputs_spoil_outputs_no_more_than_they_may(tmp_path, monkeypatc
         return np.linalg.norm(output - expected) / np.linalg.norm(expected), levels, counts
 
     error, levels, counts = exported("rounded", 0.1)
-    assert levels == [0, 2]
-    assert counts == [1, 1]
+    assert levels == [0, 0]
+    assert counts == [3, 1]  # sequences, whose rows are many
     assert 1e-4 < error < 0.012
     fewer, levels, counts = exported("fewer", 0.7 * error)
     assert 1e-5 < fewer <= 0.7 * error
