@@ -13,6 +13,15 @@ from keras_tnattn.checks import check_numbers, check_shapes, fitted_sizes, shape
 _FREE = frozenset("BLTSNE")
 
 
+class _ConstructorSignature:
+    """Shows the arguments that a constructor hands on to that of its base as its own."""
+
+    def __get__(self, layer: Any, kind: Any) -> inspect.Signature:
+        if layer is not None:
+            raise AttributeError("the signature of a layer is that of its call")
+        return _whole_signature(kind)
+
+
 class BaseLayer(keras.layers.Layer):
     """A layer that takes masks, and refuses wrong call arguments before it computes.
 
@@ -27,12 +36,7 @@ class BaseLayer(keras.layers.Layer):
     call_shapes: ClassVar[Mapping[str, str]] = {}
     fixes_sizes: ClassVar[bool] = True
     fixed_arguments: ClassVar[Collection[str]] = ()
-    __signature__: ClassVar[inspect.Signature]
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Shows the arguments that a constructor hands on to that of its base as its own."""
-        super().__init_subclass__(**kwargs)
-        cls.__signature__ = _whole_signature(cls)
+    __signature__: Any = _ConstructorSignature()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
