@@ -1,19 +1,19 @@
 """Several processes that answer on one port."""
 
 import contextlib
+import logging
 import os
 import signal
 import socket
-import sys
 import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from types import FrameType
 
 # Where the processes count, for one page of metrics; prometheus_client reads it when imported.
 METRICS = "PROMETHEUS_MULTIPROC_DIR"
+_log = logging.getLogger(__name__)
 _AGAIN_S = 1.0  # a worker that ends sooner after its start is replaced no sooner
 
 
@@ -79,7 +79,7 @@ def run_workers(count: int, serve: Callable[[bool], None]) -> None:
             from prometheus_client import multiprocess
 
             multiprocess.mark_process_dead(process)
-            print(f"warning: worker {process} ended with status {status}", file=sys.stderr)
+            _log.warning("worker %d ended with status %d", process, status)
             time.sleep(max(0.0, began + _AGAIN_S - time.monotonic()))
             start()
 
@@ -92,18 +92,18 @@ def _fork(first: bool, serve: Callable[[bool], None], alive: int, owner: int) ->
     if process:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
         return process
-    os.close(owner)
-    os.setsid()  # a terminal's interrupt reaches the first process alone, which hands it on
-    for number in signals:
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
-    threading.Thread(target=_end_with_owner, args=(alive,), daemon=True).start()
     status = 1
-    try:
+    try:  # whatever happens, the new process must not return to what the first one does
+        os.close(owner)
+        os.setsid()  # a terminal's interrupt reaches the first process alone, which hands it on
+        for number in signals:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+        threading.Thread(target=_end_with_owner, args=(alive,), daemon=True).start()
         serve(first)
         status = 0
     except Exception:
-        traceback.print_exc()
+        _log.exception("A worker failed")
     finally:
         os._exit(status)
 
