@@ -237,6 +237,8 @@ class Chooser:
         if not any(c in self.allowed[path] and self._is_fast(path, c) for c in smaller):
             return "no smaller candidate is fast enough"
         if self.goal == Smaller(1.0):
+            if options.max_resident is not None:
+                return "the model is within max_resident without it"
             return (
                 "integers are not smaller"
                 if options.wants_integers

@@ -625,10 +625,20 @@ def test_a_table_measures_a_file_which_is_exported(tmp_path, capsys):
         ("class,x0\n1,2\nb,3\n", "class", "row 3: invalid literal"),
         ("class,x0\n1,2\n", "class", "1 columns beside the label"),
         ("class,x0\n", "class", "without any"),
+        ("class,x0\n1,2\n-1,3\n", "class", "a class of 0 and more. Received: -1"),
     ):
         table.write_text(text)
         assert main([*options, "--label-column", column]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_versions_in_names_are_kept_apart(tmp_path):
+    for name in ("net.v1", "net.v2"):
+        keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)]).save(
+            tmp_path / f"{name}.keras"
+        )
+        assert main([str(tmp_path / f"{name}.keras"), "--bits", "8"]) == 0
+        assert (tmp_path / f"{name}-compressed" / "model.keras").is_file()
 
 
 def test_other_formats_of_keras_are_read(tmp_path):
@@ -696,6 +706,14 @@ def test_a_saved_model_of_other_layers_is_refused(make, tmp_path):
     model.export(tmp_path / "exported", verbose=False)
     with pytest.raises(InputError, match=r"the operation .*Save the model with model\.save"):
         load_file(tmp_path / "exported")
+
+
+def test_a_saved_model_that_its_layers_do_not_compute_is_refused(tmp_path):
+    ids = keras.Input((3,), dtype="int32")
+    known = keras.ops.where(ids < 0, 1, ids)  # read as ids below 0 that count from the end
+    keras.Model(ids, keras.layers.Embedding(5, 2)(known)).export(tmp_path / "ids", verbose=False)
+    with pytest.raises(InputError, match=r"for random inputs its layers do not have"):
+        load_file(tmp_path / "ids")
 
 
 def test_a_preset_is_read(tmp_path):

@@ -195,14 +195,14 @@ class CompressOptions(Options):
     @property
     def replaces(self) -> bool:
         """Whether a smaller model is asked for, and not only a report."""
-        goals = (self.target, self.tolerance, self.max_drop, self.max_flips)
+        goals = self.target, self.tolerance, self.max_drop, self.max_flips, self.max_resident
         return self.bits not in (None, 32) or any(goal is not None for goal in goals)
 
     def check_together(self) -> None:
         if not self.replaces and (self.heal_epochs or self.export):
             raise ValueError(
-                "--heal-epochs and --export need --target, --tolerance, --max-drop, --max-flips or "
-                "--bits, because without them nothing is replaced"
+                "--heal-epochs and --export need --target, --tolerance, --max-drop, --max-flips, "
+                "--max-resident or --bits, because without them nothing is replaced"
             )
         if not self.heal_epochs and "learning_rate" in self.model_fields_set:
             raise ValueError(
@@ -257,7 +257,7 @@ def _compress(args: CompressOptions) -> None:
             _compress_run(path, folder, args)
     else:
         suffix = "compressed" if args.replaces else "report"
-        name = path.name.partition(".")[0] if path.is_file() else path.resolve().name
+        name = path.stem.removesuffix(".weights") if path.is_file() else path.resolve().name
         folder = Path(args.output or path.with_name(f"{name}-{suffix}"))
         check_output(folder, path, args.replaces)
         with output_folder(folder):
@@ -300,8 +300,8 @@ def _compress_file(path: Path, name: str, folder: Path, args: CompressOptions) -
     ):
         raise InputError("--export needs --data for a model that does not say what its inputs are")
     data, metric = _data(model, args)
-    drop = {} if args.max_drop is None else {"metric": metric, "max_drop": args.max_drop}
-    result = _call(model, args, data=data, **drop)
+    measured = {} if metric is None else {"metric": metric, "max_drop": args.max_drop}
+    result = _call(model, args, data=data, **measured)
     _heal(result, data, args, logits_divergence if args.from_logits else None)
     print(result.report)
     write(result, folder, args.replaces, _results(result, {}, args) if args.replaces else {})

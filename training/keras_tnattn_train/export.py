@@ -85,16 +85,16 @@ def _export(args: ExportOptions) -> None:
             raise InputError(f"Expected a new folder. Received: {folder}, which exists")
     start_backend()
     run: Any = command.load(path) if command else PackagedClassifier(args.run)
-    if args.saved_models:
-        print(f"exported to {run.export(Path(args.saved_models, args.run))}")
-    for kind, folder in folders.items():
-        try:
+    try:
+        if args.saved_models:
+            print(f"exported to {run.export(Path(args.saved_models, args.run))}")
+        for kind, folder in folders.items():
             run.export_portable(kind, folder, args.onnxruntime_web)
-        except (ImportError, FileNotFoundError, RuntimeError) as error:
-            raise InputError(str(error)) from error
-        print(f"wrote {folder}:")
-        for file in sorted(folder.iterdir()):
-            print(f"{file.stat().st_size:>12,} bytes  {file.name}")
+            print(f"wrote {folder}:")
+            for file in sorted(folder.iterdir()):
+                print(f"{file.stat().st_size:>12,} bytes  {file.name}")
+    except (ImportError, FileNotFoundError, RuntimeError) as error:
+        raise InputError(str(error)) from error
 
 
 main = Program(

@@ -35,6 +35,8 @@ def read_numbers(path: Path, label_column: str) -> tuple[np.ndarray, np.ndarray]
             fields = list(row.fields)
             try:
                 label = int(fields.pop(place))
+                if label < 0:
+                    raise ValueError(f"Expected a class of 0 and more. Received: {label}")
                 inputs.append([float(field) for field in fields])
                 labels.append(label)
             except ValueError as error:
@@ -69,10 +71,11 @@ def halves(
 
     def accuracy(model: Any) -> float:
         outputs = model.predict(inputs[measured], verbose=0)
-        if outputs.ndim != 2 or outputs.shape[1] <= max(1, labels.max()):
+        shape = getattr(outputs, "shape", ())
+        if len(shape) != 2 or shape[1] <= max(1, labels.max()):
             raise InputError(
                 f"Expected a model with an output for each of {labels.max() + 1} classes. "
-                f"Received: outputs {outputs.shape}"
+                f"Received: outputs {shape or type(outputs).__name__}"
             )
         return float((outputs.argmax(axis=1) == labels[measured]).mean())
 

@@ -93,7 +93,10 @@ def _read_preset(path: Path) -> keras.Model:
     config = task if task.is_file() else path / "config.json"
     name = json.loads(config.read_text(encoding="utf-8"))["class_name"]
     options = {"preprocessor": None} if task.is_file() else {}
-    return getattr(keras_hub.models, name).from_preset(str(path), **options)
+    kind = getattr(keras_hub.models, name, None)
+    if kind is None:
+        raise InputError(f"Expected a preset of keras-hub. Received: {path}, of the class {name}")
+    return kind.from_preset(str(path), **options)
 
 
 def _read(path: Path, refused: str) -> keras.Model:

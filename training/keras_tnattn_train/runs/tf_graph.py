@@ -13,6 +13,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_tnattn_runtime.extras import installation
 from keras_tnattn_train.options.errors import InputError
 
 _WAY_OUT = "Save the model with model.save('model.keras') where it was made"
@@ -103,8 +104,14 @@ def read_graph(folder: Path) -> keras.Model:
         InputError: If the graph has an operation that is not one of a dense layer, a convolution,
             an embedding, or of those around them.
     """
-    import tensorflow as tf
-    from tensorflow.python.framework import convert_to_constants
+    try:
+        import tensorflow as tf
+        from tensorflow.python.framework import convert_to_constants
+    except ImportError as error:
+        raise InputError(
+            f"Expected TensorFlow, which reads SavedModels. Received: {folder}, and {error}. "
+            f"{installation('tensorflow')}"
+        ) from error
 
     loaded = tf.saved_model.load(folder)
     if "serving_default" not in loaded.signatures:
@@ -129,7 +136,33 @@ def read_graph(folder: Path) -> keras.Model:
                 f"{folder}, with the operation {op.type} ({op.name}). {_WAY_OUT}"
             ) from error
     outputs = [values[x.name] for x in function.outputs]
-    return keras.Model(_single(list(inputs.values())), _single(outputs))
+    model = keras.Model(_single(list(inputs.values())), _single(outputs))
+    if not _agrees(model, function):
+        raise InputError(
+            "Expected a SavedModel of dense layers, convolutions and embeddings. Received: "
+            f"{folder}, whose outputs for random inputs its layers do not have. {_WAY_OUT}"
+        )
+    return model
+
+
+def _agrees(model: keras.Model, function: Any) -> bool:
+    """Returns whether a model has the outputs of a function for two rows of random inputs."""
+    import tensorflow as tf
+
+    rng = np.random.default_rng(0)
+    rows = []
+    for x in function.inputs:
+        shape = (2, *(size or 8 for size in x.shape[1:]))
+        # Ids below 0 count from the end in a table, unless a model does something else with them.
+        array = rng.integers(-1, 2, shape) if x.dtype.is_integer else rng.normal(size=shape)
+        rows.append(array.astype(x.dtype.as_numpy_dtype))
+    expected = tf.nest.flatten(function(*map(tf.constant, rows)))
+    actual = keras.tree.flatten(model(_single(rows), training=False))
+    pairs = zip(expected, map(ops.convert_to_numpy, actual), strict=True)
+    return all(
+        x.shape == y.shape and np.allclose(x, y, rtol=1e-3, atol=1e-5, equal_nan=True)
+        for x, y in pairs
+    )
 
 
 def _single(tensors: list[Any]) -> Any:
