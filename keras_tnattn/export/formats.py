@@ -1,7 +1,8 @@
 """Exports models of ids and other numbers as SavedModels, ONNX files and LiteRT files.
 
 Keras' own exporters write the files. Because some conversions succeed with wrong results, each
-function runs the written file on example inputs and keeps it only if the outputs equal the model's.
+function runs the written file on example inputs and keeps it only if the outputs equal the model's,
+those of products with integers up to a bound of their error.
 """
 
 import contextlib

@@ -51,6 +51,8 @@ class Expected:
         errors = [0.0]
         for n, _ in enumerate(self._pairs[0][1]):
             pairs = [(arrays[n], x[n]) for (_, arrays), x in zip(self._pairs, outputs, strict=True)]
+            if any(x.shape != y.shape for x, y in pairs):
+                return float("inf")
             whole, other = (
                 np.concatenate([x.ravel() for x in side]).astype("float64")
                 for side in zip(*pairs, strict=True)

@@ -71,7 +71,7 @@ def halves(
 
     def accuracy(model: Any) -> float:
         outputs = model.predict(inputs[measured], verbose=0)
-        shape = getattr(outputs, "shape", ())
+        shape: tuple[int, ...] = getattr(outputs, "shape", ())
         if len(shape) != 2 or shape[1] <= max(1, labels.max()):
             raise InputError(
                 f"Expected a model with an output for each of {labels.max() + 1} classes. "
