@@ -26,7 +26,8 @@ def words(text):
 @pytest.mark.parametrize(("block", "output"), SHOWN, ids=EXAMPLES)
 def test_a_block_prints_what_is_shown(block, output, tmp_path):
     (tmp_path / "pasted.py").write_text(block, encoding="utf-8")
-    environment = {**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop("KERAS_BACKEND", None)  # a new user has not set it
     done = subprocess.run(
         [sys.executable, "pasted.py"],
         cwd=tmp_path,
@@ -46,6 +47,12 @@ def test_the_blocks_are_those_of_make_demo(name):
     code = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
     assert code in [block for block, _ in SHOWN]
     assert f"examples/{name}.py" in (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+def test_each_block_chooses_the_backend_that_is_installed_first():
+    blocks = re.findall(r"^```python\n(.*?)^```", TEXT, re.M | re.S)
+    first = [block for block in blocks if "import keras" in block][:3]
+    assert all('os.environ.setdefault("KERAS_BACKEND", "jax")' in block for block in first)
 
 
 def test_it_is_short():

@@ -296,7 +296,7 @@ def write_file(
     if not path.suffix:
         export_saved_model(model, path, example)
         return {}
-    form = _checked_form(path)
+    form = check_form(path)
     example = example_of(model, example)
     if keras.backend.backend() == "torch":
         model(example)  # Keras refuses to export a model that was never called
@@ -366,7 +366,7 @@ def write_computation(
 
     With a `max_error` products may round their inputs to integers.
     """
-    form = _checked_form(path)
+    form = check_form(path)
     write = {"ONNX": _write_onnx, "LiteRT": _write_litert, "OpenVINO": _write_openvino}[form]
     try:
         with _writing(path, form) as partial, plain_computation(wanted.model, max_length):
@@ -463,8 +463,13 @@ def _ending_with(suffix: str, path: str | os.PathLike) -> Path:
     return Path(path)
 
 
-def _checked_form(path: Path) -> str:
-    """Returns the form of a file, for which the backend is the right one and packages exist."""
+def check_form(path: Path) -> str:
+    """Returns the form of a file that this backend can write with the packages that are installed.
+
+    Raises:
+        ImportError: If a package is missing.
+        RuntimeError: On another backend.
+    """
     form, modules = _FORMS[path.suffix]
     _check_backend(form)
     _check_packages(*modules)

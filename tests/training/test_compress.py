@@ -19,6 +19,7 @@ from translator_runs import make_run
 
 from keras_tnattn.compression.candidates import byte_count
 from keras_tnattn.compression.runtimes import RUNTIMES
+from keras_tnattn.export import formats
 from keras_tnattn_train import compress
 from keras_tnattn_train.classify.loading import ClassifierRun, thinned
 from keras_tnattn_train.classify.train import Part
@@ -630,6 +631,14 @@ def test_a_table_measures_a_file_which_is_exported(tmp_path, capsys):
         table.write_text(text)
         assert main([*options, "--label-column", column]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_refused_at_once(tmp_path, monkeypatch, capsys):
+    keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)]).save(tmp_path / "net.keras")
+    monkeypatch.setitem(formats.BACKENDS, "ONNX", ("another",))
+    assert main([str(tmp_path / "net.keras"), "--bits", "8", "--export", "onnx"]) == 2
+    assert "Exporting to ONNX works on another only" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["net.keras"]
 
 
 def test_versions_in_names_are_kept_apart(tmp_path):

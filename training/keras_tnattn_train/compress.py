@@ -248,6 +248,13 @@ def _compress(args: CompressOptions) -> None:
     if path.is_file():
         _check_max_drop(args)
     start_backend()  # takes seconds, so invalid input is reported first
+    if args.export in FILES:
+        from keras_tnattn.export.formats import check_form
+
+        try:
+            check_form(Path(FILES[args.export]))
+        except (ImportError, RuntimeError) as error:
+            raise InputError(str(error)) from error
     from keras_tnattn_train.runs.saved_models import is_model_folder
 
     if path.is_dir() and not is_model_folder(path):
