@@ -226,10 +226,12 @@ def _scanned_contexts(matrices):
 TABLES = {"dense": dense, "filter": filters, "contexts": contexts, "fused": fused}
 
 
-def measure(table, quick, precision, limits):
-    """Yields a row for each case, pass and contender of a table."""
+def measure(table, quick, precision, limits, parts=("",)):
+    """Yields a row for each pass and contender of the cases whose names have one of the parts."""
     dtype, _ = PRECISIONS[precision]
     for case, contenders in TABLES[table](quick, dtype):
+        if not any(part in case for part in parts):
+            continue
         passes = {"forward": lambda f: f, "forward and backward": with_gradients}
         with ThreadPoolExecutor() as pool:
             compiled = {
@@ -308,6 +310,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="small sizes: a try")
     parser.add_argument("--output", help="CSV file (default: only printed)")
     parser.add_argument("--only", nargs="+", choices=(*TABLES, "models"), default=None)
+    parser.add_argument("--cases", nargs="+", default=("",), help="parts of names of cases")
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=tuple(PRECISIONS))
     given = parser.parse_args()
     if keras.backend.backend() != "jax":
@@ -339,7 +342,7 @@ def all_rows(given, precision, limits):
         if table == "models":
             yield from measure_models(given.quick, precision, limits)
         else:
-            yield from measure(table, given.quick, precision, limits)
+            yield from measure(table, given.quick, precision, limits, given.cases)
 
 
 if __name__ == "__main__":
