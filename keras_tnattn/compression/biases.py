@@ -15,14 +15,12 @@ import numpy as np
 from keras import ops
 
 from keras_tnattn.compression.batches import outputs_of, some_batches
-from keras_tnattn.compression.building import Assembly, measure_metric
+from keras_tnattn.compression.building import Assembly
 from keras_tnattn.compression.calibration import Call, Data, watch_calls, with_activation
-from keras_tnattn.compression.goals import Metric
+from keras_tnattn.compression.comparing import Comparison
 from keras_tnattn.compression.inventory import Inventory
 from keras_tnattn.compression.plan import Plan
 from keras_tnattn.compression.progress import tell
-from keras_tnattn.compression.reporting import error_of_outputs
-from keras_tnattn.compression.runner import Runner
 
 Layers = Mapping[str, keras.layers.Layer]
 Means = dict[str, list[tuple[np.ndarray, int]]]
@@ -48,18 +46,17 @@ class BiasCorrection:
 
     def apply(
         self,
-        original: keras.Model,
+        comparison: Comparison,
         assembly: Assembly,
-        renumbered: Callable[[Any], Any],
-        metric: Metric | None,
+        renumbered: Callable[[Any], Any] = lambda inputs: inputs,
     ) -> None:
         """Corrects both models of an assembly, unless the small one becomes worse.
 
         Args:
-            original: The original model.
+            comparison: The original model, and a metric that must not fall.
             assembly: The small model, and that of floats.
-            renumbered: Function from the original's inputs to those of the small model.
-            metric: A metric that must not fall, or `None`.
+            renumbered: Function from the original's inputs to those of the small model. Default:
+                they are the same.
         """
         if not self.means:
             return
@@ -68,12 +65,10 @@ class BiasCorrection:
         if floating is not small:
             models.append(self._layers_of(assembly.floating))
 
-        expected_outputs = Runner(original)
-
         def value() -> tuple[float, float]:
             """Returns what must not rise."""
-            fallen = 0.0 if metric is None else -measure_metric(metric, small)
-            return error_of_outputs(expected_outputs, small, self.batches, renumbered)[0], fallen
+            error, _ = comparison.error_of(small, self.batches, renumbered)
+            return error, -(comparison.metric_of(small) or 0.0)
 
         before = value()
         inputs = [renumbered(batch) for batch in self.some]

@@ -1,14 +1,13 @@
 """Builds the small model from a plan and a choice."""
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 
 from keras_tnattn.compression.candidates import Candidate, copy_layer
-from keras_tnattn.compression.copying import copy_of, custom_objects
+from keras_tnattn.compression.copying import copy_of, custom_objects, with_layers
 from keras_tnattn.compression.inventory import Inventory
 from keras_tnattn.compression.plan import Plan
 from keras_tnattn.compression.replacing import replace
@@ -74,7 +73,7 @@ class Assembly:
             return with_integers_of(layer, copy_layer(former))
 
         layers = {path: again(path) for path in self.quantize}
-        return _with_layers(self.floating, layers, self.sample).model
+        return with_layers(self.floating, layers, self.sample).model
 
 
 def assemble(
@@ -102,22 +101,10 @@ def assemble(
         if candidate.quantize is not None
     }
     finished = {path: made_layers[path].finished for path in quantize}
-    small = _with_layers(floating, finished, plan.sample)
+    small = with_layers(floating, finished, plan.sample)
     assembly = Assembly(floating, small, quantize, plan.sample)
     start_from_integers(assembly.roundings)
     return assembly
-
-
-def _with_layers(
-    floating: Inventory, layers: Mapping[str, keras.layers.Layer], sample: Any
-) -> Inventory:
-    """Returns a copy of a model with other layers, by path; the model itself without any."""
-    if not layers:
-        return floating
-    small = copy_of(floating, sample)
-    for path, layer in layers.items():
-        replace(small.places[path], layer)
-    return small
 
 
 def compile_like(original: Inventory, small: keras.Model) -> None:
@@ -132,11 +119,3 @@ def compile_like(original: Inventory, small: keras.Model) -> None:
         config = model.get_compile_config()
         if config:
             small.compile_from_config(config)
-
-
-def measure_metric(metric: Callable[[keras.Model], float], model: keras.Model) -> float:
-    """Returns the value of the metric."""
-    value = float(metric(model))
-    if not math.isfinite(value):
-        raise ValueError(f"Expected a finite metric. Received: metric(model)={value}")
-    return value

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, cast
 
 from keras_tnattn.compression.budget import share_out, within_tolerance
-from keras_tnattn.compression.building import Made, assemble, measure_metric, replacement_of
+from keras_tnattn.compression.building import Made, assemble, replacement_of
 from keras_tnattn.compression.calibration import Call
 from keras_tnattn.compression.candidates import Candidate, copy_layer
 from keras_tnattn.compression.goals import FLOATS, FewFlips, Goal, Keeping, Smaller, Within
@@ -256,7 +256,7 @@ class Chooser:
 
         def accepts(factor: float, choice: Choice) -> bool:
             small = assemble(self.plan, choice, self.replacements(choice)).small.model
-            after = measure_metric(goal.metric, small)
+            after = goal.metric(small)
             tell("%.3g times smaller: metric %.6g instead of %.6g", factor, after, before)
             return after >= before - goal.drop
 

@@ -13,12 +13,13 @@ import numpy as np
 
 from keras_tnattn import coding
 from keras_tnattn.compression import calibration
-from keras_tnattn.compression.batches import data_errors, number_of_inputs, outputs_of, renumber_ids
+from keras_tnattn.compression.batches import number_of_inputs, renumber_ids
 from keras_tnattn.compression.biases import BiasCorrection
-from keras_tnattn.compression.building import Assembly, assemble, compile_like, measure_metric
+from keras_tnattn.compression.building import Assembly, assemble, compile_like
 from keras_tnattn.compression.calibration import Data
 from keras_tnattn.compression.candidates import byte_count
 from keras_tnattn.compression.choosing import Choice, Chooser
+from keras_tnattn.compression.comparing import Comparison
 from keras_tnattn.compression.copying import check_copy, copy_of, example_inputs
 from keras_tnattn.compression.flips import FlipCount
 from keras_tnattn.compression.formats import FORMATS
@@ -31,6 +32,7 @@ from keras_tnattn.compression.goals import (
     Options,
     as_tuple,
     check_together,
+    finite,
     goal_of,
 )
 from keras_tnattn.compression.healing import heal
@@ -40,13 +42,7 @@ from keras_tnattn.compression.plan import make_plan
 from keras_tnattn.compression.progress import printing, tell
 from keras_tnattn.compression.promising import PromisedRows
 from keras_tnattn.compression.report import Report
-from keras_tnattn.compression.reporting import (
-    error_of_outputs,
-    layer_rows,
-    notes_of,
-    report_of,
-)
-from keras_tnattn.compression.runner import Runner
+from keras_tnattn.compression.reporting import layer_rows, notes_of, report_of
 from keras_tnattn.compression.saving import file_bytes, save_model
 from keras_tnattn.compression.selection import select_layers
 
@@ -88,14 +84,13 @@ class CompressionResult:
         assembly: Assembly,
         report: Report,
         id_orders: Mapping[str, np.ndarray],
-        metric: Metric | None,
+        comparison: Comparison,
         data: Data | None,
         options: Options,
         promised: PromisedRows | None = None,
     ) -> None:
-        self._original, self._assembly, self._metric = original, assembly, metric
+        self._original, self._assembly, self._comparison = original, assembly, comparison
         self._data, self._verbose, self._promised = data, options.verbose, promised
-        self._expected_outputs = Runner(original.model)
         self._suffix = ".tnz" if options.is_coded else ".keras"
         self.model, self.report, self.healed_epochs = assembly.small.model, report, 0
         self.id_orders = dict(id_orders)
@@ -162,7 +157,7 @@ class CompressionResult:
                     self._assembly.roundings,
                 )
             healed = self._assembly.quantized_again()
-            metric = None if self._metric is None else measure_metric(self._metric, healed)
+            metric = self._comparison.metric_of(healed)
             error, rows = self._error_of(healed)
         except BaseException:  # also of Ctrl-C
             floating.set_weights(before)
@@ -199,19 +194,20 @@ class CompressionResult:
             return ""
         return f"raise the error of the outputs from {former:.4f} to {error:.4f}"
 
-    def _check(self, example: Any, metric_before: float | None) -> None:
+    def _check(self, example: Any) -> None:
         """Calls the finished model, and measures its error and metric."""
-        if example is not None:
-            outputs_of(self.model, self.renumbered(example))
+        if self._data is None and example is not None:
+            with keras.StatelessScope():
+                self.model(example, training=False)
         error, rows = self._error_of(self.model)
         if self.model is not self._original.model:
             compile_like(self._original, self.model)
-        after = None if self._metric is None else measure_metric(self._metric, self.model)
+        before, after = self._comparison.metric_before, self._comparison.metric_of(self.model)
         self._report_model(
-            self.model, metric_before=metric_before, metric_after=after, error=error, rows=rows
+            self.model, metric_before=before, metric_after=after, error=error, rows=rows
         )
         if self.report.file_bytes is not None and self._data is not None:
-            peers = keras_quantizations(self._original, self._expected_outputs, self._data)
+            peers = keras_quantizations(self._original, self._comparison, self._data)
             self.report = dataclasses.replace(self.report, keras_quantizations=peers)
 
     def _report_model(self, model: keras.Model, **values: Any) -> None:
@@ -224,7 +220,7 @@ class CompressionResult:
         """Returns the error of a model's outputs on the data, and the number of rows."""
         if self._data is None:
             return None, 0
-        return error_of_outputs(self._expected_outputs, model, self._data.every(), self.renumbered)
+        return self._comparison.error_of(model, self._data.every(), self.renumbered)
 
     def save(self, path: str | os.PathLike, overwrite: bool = False) -> int:
         """Writes the small model as a `.keras` or `.tnz` file, and prints its bytes.
@@ -492,6 +488,7 @@ def compress(
         if bits is not None:
             raise ValueError(f"Expected coded without bits. Received: coded=True, bits={bits}")
         coding.arrays.coder()
+    metric = None if metric is None else finite(metric)
     goal = goal_of(target, tolerance, metric, max_drop, max_flips, confidence)
     _check_model(model)
     check_together(goal, options, data, metric)
@@ -513,14 +510,11 @@ def _compress_model(
 ) -> CompressionResult:
     # Without data an example shows whether a model answers, and what reads its weights.
     example = example_inputs(model) if data is None else data.batches[0]
-    if example is not None:
-        with data_errors():
-            outputs_of(model, example)
-    before = None if metric is None else measure_metric(metric, model)
     original = Inventory.of(model)
     copy = copy_of(original, example)
     if example is not None:
         check_copy(model, copy.model, example)
+    comparison = Comparison(model, metric)
     select_layers(original, copy, options, example)
     plan = make_plan(copy, byte_count(model), data, options, goal)
     chooser = Chooser(plan)
@@ -528,10 +522,10 @@ def _compress_model(
     assembly, promise = None, None
     remarks: list[str] = []
     if promised is not None:
-        build = functools.partial(_corrected_model, chooser, model, data)
+        build = functools.partial(_corrected_model, chooser, Comparison(model, None), data)
         choice, assembly, promise, remarks = promised.choose(chooser, build, unchanged)
     else:
-        choice = chooser.choice_for(goal, before)
+        choice = chooser.choice_for(goal, comparison.metric_before)
         size = chooser.size(choice)
         if size > plan.total:
             choice, assembly = chooser.keep_all(), unchanged
@@ -551,21 +545,23 @@ def _compress_model(
         correction = BiasCorrection(plan, made_layers, data)
         assembly = assemble(plan, choice, made_layers, in_place=True)
     report = dataclasses.replace(report_of(model, assembly, rows, notes), promise=promise)
-    result = CompressionResult(original, assembly, report, orders, metric, data, options, promised)
+    result = CompressionResult(
+        original, assembly, report, orders, comparison, data, options, promised
+    )
     if correction is not None:
-        correction.apply(model, assembly, result.renumbered, metric)
-    result._check(example, before)
+        correction.apply(comparison, assembly, result.renumbered)
+    result._check(example)
     return result
 
 
 def _corrected_model(
-    chooser: Chooser, model: keras.Model, data: Data | None, choice: Choice
+    chooser: Chooser, comparison: Comparison, data: Data | None, choice: Choice
 ) -> Assembly:
     """Returns the finished model of a choice, with which the plan can be used again."""
     made_layers = chooser.replacements(choice)
     correction = BiasCorrection(chooser.plan, made_layers, data)
     assembly = assemble(chooser.plan, choice, made_layers)
-    correction.apply(model, assembly, lambda inputs: inputs, None)
+    correction.apply(comparison, assembly)
     return assembly
 
 

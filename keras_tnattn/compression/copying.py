@@ -7,6 +7,7 @@ State that is neither in a config nor in the weights, such as lookup tables and 
 import inspect
 import tempfile
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from keras_tnattn.compression.batches import cause_of, data_errors, outputs_of
 from keras_tnattn.compression.inventory import Inventory, contents, entries, layers_by_address
+from keras_tnattn.compression.replacing import replace
 
 
 def copy_of(original: Inventory, sample: Any = None) -> Inventory:
@@ -55,6 +57,18 @@ def copy_of(original: Inventory, sample: Any = None) -> Inventory:
                 "Does `get_config` of each of its own classes return all arguments of the "
                 f"constructor? {type(error).__name__}: {cause_of(error)}"
             ) from error
+
+
+def with_layers(
+    original: Inventory, layers: Mapping[str, keras.layers.Layer], sample: Any
+) -> Inventory:
+    """Returns a copy of a model with other layers, by path; the model itself without any."""
+    if not layers:
+        return original
+    copy = copy_of(original, sample)
+    for path, layer in layers.items():
+        replace(copy.places[path], layer)
+    return copy
 
 
 def _copy_states(original: Inventory, twin: Inventory) -> None:

@@ -16,7 +16,6 @@ from keras_tnattn.compression.formats.tensor_train import FEWEST_ROWS, GRAM_NUMB
 from keras_tnattn.compression.grouped_rows import BLOCK
 from keras_tnattn.compression.inventory import Inventory
 from keras_tnattn.compression.kinds import is_plain_table, is_table
-from keras_tnattn.compression.progress import tell
 from keras_tnattn.compression.sensitivity import MOST_FEATURES
 from keras_tnattn.storage.layer_chain import CONVOLUTIONS
 
@@ -37,18 +36,17 @@ _ROUNDED_CORES = 2**17
 _COPIES, _LAYER = 2**35, 2**32
 
 
-def tell_cost(inventory: Inventory, factored: bool, data: Data | None, bits: int | None) -> None:
-    """Says how much there is to do, and about how long it takes."""
+def describe_cost(inventory: Inventory, factored: bool, data: Data | None, bits: int | None) -> str:
+    """Returns how much there is to do, and about how long it takes."""
     layers, run, batches = inventory.replaceable_layers, None, 0
     if data is not None:
         run = functools.partial(outputs_of, inventory.model, data.batches[0])
         batches = len(data.batches)
     seconds = readable(expected_seconds(layers, factored, run, batches, bits))
-    tell(
-        "layers that can be replaced: %d, %s in total; expected time: about %s",
-        len(layers),
-        readable_size(sum(map(byte_count, layers.values()))),
-        seconds,
+    size = readable_size(sum(map(byte_count, layers.values())))
+    return (
+        f"layers that can be replaced: {len(layers)}, {size} in total; "
+        f"expected time: about {seconds}"
     )
 
 

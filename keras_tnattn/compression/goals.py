@@ -1,6 +1,7 @@
 """What a compression and a healing are asked for, checked once."""
 
 import dataclasses
+import functools
 import math
 import numbers
 import re
@@ -276,6 +277,19 @@ class Options:
         if callable(self.filters):
             return bool(self.filters(layer))
         return any(re.search(pattern, layer.name) for pattern in as_tuple(self.filters))
+
+
+def finite(metric: Metric) -> Metric:
+    """Returns a metric that refuses values which are not finite."""
+
+    @functools.wraps(metric)
+    def checked(model: keras.Model) -> float:
+        value = float(metric(model))
+        if not math.isfinite(value):
+            raise ValueError(f"Expected a finite metric. Received: metric(model)={value}")
+        return value
+
+    return checked
 
 
 def check_together(goal: Goal, options: Options, data: Any, metric: Any) -> None:

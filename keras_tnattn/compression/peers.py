@@ -10,12 +10,11 @@ import warnings
 from keras_tnattn.compression.batches import number_of_rows
 from keras_tnattn.compression.calibration import Data
 from keras_tnattn.compression.candidates import byte_count
+from keras_tnattn.compression.comparing import Comparison
 from keras_tnattn.compression.copying import copy_of
 from keras_tnattn.compression.inventory import Inventory, children
 from keras_tnattn.compression.progress import tell
 from keras_tnattn.compression.report import KerasQuantization
-from keras_tnattn.compression.reporting import error_of_outputs
-from keras_tnattn.compression.runner import Runner
 
 _MODES = ("int8", "int4")
 # The most rows on which they are measured.
@@ -23,15 +22,15 @@ _ROWS = 256
 
 
 def keras_quantizations(
-    original: Inventory, expected_outputs: Runner, data: Data
+    original: Inventory, comparison: Comparison, data: Data
 ) -> tuple[KerasQuantization, ...]:
     """Returns what Keras' int8 and int4 give for a model, which is not changed."""
     tell("Keras' %s, to compare with", " and ".join(_MODES))
-    return tuple(_quantized_model(original, expected_outputs, data, mode) for mode in _MODES)
+    return tuple(_quantized_model(original, comparison, data, mode) for mode in _MODES)
 
 
 def _quantized_model(
-    original: Inventory, expected_outputs: Runner, data: Data, mode: str
+    original: Inventory, comparison: Comparison, data: Data, mode: str
 ) -> KerasQuantization:
     batches = _some(data)
     try:
@@ -40,7 +39,7 @@ def _quantized_model(
             warnings.simplefilter("ignore")  # one for each layer that stays
             copy.model.quantize(mode)
         others = _not_quantized(copy)
-        error, rows = error_of_outputs(expected_outputs, copy.model, batches, lambda x: x)
+        error, rows = comparison.error_of(copy.model, batches)
     except MemoryError:
         raise
     except Exception as failure:  # whatever Keras and a layer's own code raise

@@ -9,7 +9,7 @@ import keras
 
 from keras_tnattn.compression.calibration import Data, Statistics, observe, reason_to_keep
 from keras_tnattn.compression.candidates import Candidate, byte_count
-from keras_tnattn.compression.estimate import tell_cost
+from keras_tnattn.compression.estimate import describe_cost
 from keras_tnattn.compression.formats import candidates_for
 from keras_tnattn.compression.goals import Goal, Options, Smaller
 from keras_tnattn.compression.inventory import Inventory
@@ -73,7 +73,7 @@ def make_plan(
     integers_first = target < math.inf and is_asked and options.fewest_bits is not None
     integers_suffice = integers_first and target * options.enough_bits < _FLOAT_BITS
     factored = bool(options.formats) and not (integers_suffice or options.is_coded)
-    tell_cost(inventory, factored, data, options.fewest_bits)
+    tell(describe_cost(inventory, factored, data, options.fewest_bits))
     plan = Plan(inventory, total, options, None if data is None else data.batches[0])
     plan.statistics = _statistics(inventory, data, options)
     if integers_first:

@@ -1,12 +1,9 @@
 """Makes the report of a compression."""
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import keras
-import numpy as np
 
-from keras_tnattn.compression.batches import number_of_rows
 from keras_tnattn.compression.building import Assembly, Made
 from keras_tnattn.compression.candidates import (
     Candidate,
@@ -19,7 +16,6 @@ from keras_tnattn.compression.choosing import Chooser
 from keras_tnattn.compression.errors import layer_error
 from keras_tnattn.compression.others import rows_of_others
 from keras_tnattn.compression.report import LayerReport, Report
-from keras_tnattn.compression.runner import Runner
 from keras_tnattn.compression.runtimes import RUNTIMES
 from keras_tnattn.storage.adaptive_embedding import AdaptiveEmbedding
 
@@ -127,33 +123,3 @@ def notes_of(
                 "are 0, those of ids that are rare in the data, or not in them at all."
             )
     return notes
-
-
-def error_of_outputs(
-    expected_outputs: Callable[[Any], list[np.ndarray]],
-    small: keras.Model,
-    batches: Iterable[Any],
-    renumbered: Callable[[Any], Any],
-) -> tuple[float, int]:
-    """Returns the relative error of the small model's outputs, and the number of rows.
-
-    Entries of the original's outputs that are not finite, such as those of masked classes, do not
-    count; if they are finite in the small model, or the other way round, the error is infinite.
-    """
-    actual_outputs = Runner(small)
-    error, size, rows = 0.0, 0.0, 0
-    for batch in batches:
-        rows += number_of_rows(batch)
-        pairs = zip(expected_outputs(batch), actual_outputs(renumbered(batch)), strict=True)
-        for expected, actual in pairs:
-            if expected.dtype.kind in "OSU":
-                continue
-            expected, actual = expected.astype("float64"), actual.astype("float64")
-            finite = np.isfinite(expected)
-            same = np.array_equal(expected[~finite], actual[~finite], equal_nan=True)
-            difference = actual[finite] - expected[finite]
-            error += float(np.square(difference).sum()) if same else np.inf
-            size += float(np.square(expected[finite]).sum())
-    if not np.isfinite(error):
-        return float("inf"), rows
-    return float(np.sqrt(error / (size or 1.0))), rows
