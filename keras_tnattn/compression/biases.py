@@ -40,8 +40,8 @@ class BiasCorrection:
         self.batches = [] if data is None else data.batches
         self.some = some_batches(self.batches)
         self.means: Means = {}
-        if self.replaced and self.batches:
-            layers = self._layers_of(plan.inventory)
+        layers = self._layers_of(plan.inventory)
+        if layers and self.replaced and self.batches:
             self.means = mean_outputs(layers, plan.inventory.model, self.some)
 
     def apply(

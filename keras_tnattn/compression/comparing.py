@@ -17,12 +17,13 @@ class Comparison:
     Args:
         original: The model to compress; it is only run.
         metric: The metric, whose values are finite, or `None`.
+        runs: About how many batches there will be.
     """
 
-    def __init__(self, original: keras.Model, metric: Metric | None) -> None:
+    def __init__(self, original: keras.Model, metric: Metric | None, runs: int) -> None:
         self._metric = metric
         self.metric_before = self.metric_of(original)
-        self._outputs = Runner(original)
+        self._outputs = Runner(original, runs=runs)
 
     def metric_of(self, model: keras.Model) -> float | None:
         """Returns the value of the metric, or `None` without one."""
@@ -46,7 +47,7 @@ class Comparison:
             renumbered: Function from the original's inputs to those of the small model. Default:
                 they are the same.
         """
-        outputs = Runner(small)
+        outputs = Runner(small, runs=self._outputs.runs)
         error, size, rows = 0.0, 0.0, 0
         for batch in batches:
             rows += number_of_rows(batch)

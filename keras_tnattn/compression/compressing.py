@@ -514,7 +514,8 @@ def _compress_model(
     copy = copy_of(original, example)
     if example is not None:
         check_copy(model, copy.model, example)
-    comparison = Comparison(model, metric)
+    runs = 0 if data is None else len(data.batches)
+    comparison = Comparison(model, metric, runs)
     select_layers(original, copy, options, example)
     plan = make_plan(copy, byte_count(model), data, options, goal)
     chooser = Chooser(plan)
@@ -522,7 +523,7 @@ def _compress_model(
     assembly, promise = None, None
     remarks: list[str] = []
     if promised is not None:
-        build = functools.partial(_corrected_model, chooser, Comparison(model, None), data)
+        build = functools.partial(_corrected_model, chooser, Comparison(model, None, runs), data)
         choice, assembly, promise, remarks = promised.choose(chooser, build, unchanged)
     else:
         choice = chooser.choice_for(goal, comparison.metric_before)

@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_tnattn.compression.calibration import Call, Statistics, with_activation
 from keras_tnattn.compression.kinds import is_table, second_table
+from keras_tnattn.compression.runner import Runner
 from keras_tnattn.storage import low_rank
 
 # The weight of an id that never occurred in the data, relative to the mean count.
@@ -42,10 +43,11 @@ def layer_error(
         return output_error(old, new, statistics)
     new_ids = np.arange(old.input_dim) if id_order is None else np.argsort(id_order)
     weights, error, size = row_weights(old, statistics), 0.0, 0.0
+    lookup = Runner(new, new, runs=old.input_dim // _LOOKUPS)
     for part, rows in parts_of_table(old):
         # A lookup may need many times the memory of its rows.
-        ids = np.array_split(new_ids[part], -(-len(rows) // _LOOKUPS))
-        difference = rows - np.concatenate([ops.convert_to_numpy(new(some)) for some in ids])
+        ids = np.split(new_ids[part], range(_LOOKUPS, len(rows), _LOOKUPS))
+        difference = rows - np.concatenate([lookup(some)[0] for some in ids])
         error += float(weights[part] @ np.einsum("vd,vd->v", difference, difference))
         size += float(weights[part] @ np.einsum("vd,vd->v", rows, rows))
     error = float(np.sqrt(error / (size or 1.0)))

@@ -18,8 +18,8 @@ from keras_tnattn.storage import tt_table
 _PRODUCTS = 2**20
 # Rows that choose among each other's places.
 BLOCK = 2**14
-# Numbers in the Gram matrices that are solved at once.
-_GRAM_NUMBERS = 2**20
+# Numbers in the Gram matrices that are solved at once, which fit a cache.
+_GRAM_NUMBERS = 2**16
 # Up to this size all singular vectors of a matrix are computed.
 _EXACT = 1024
 _ITERATIONS = 4

@@ -21,10 +21,17 @@ class Runner:
     Args:
         model: The model, whose weights may be set between two runs.
         call: Function from the inputs to the outputs. Default: a call of the model.
+        runs: About how many runs there will be. Many are compiled from the first one on.
     """
 
-    def __init__(self, model: keras.layers.Layer, call: Callable[[Any], Any] | None = None) -> None:
+    def __init__(
+        self,
+        model: keras.layers.Layer,
+        call: Callable[[Any], Any] | None = None,
+        runs: int = 0,
+    ) -> None:
         self._model, self._call = model, call or (lambda inputs: model(inputs, training=False))
+        self.runs, self._first = runs, 0 if runs >= 2 * _RUNS else _RUNS
         self._runs: dict[tuple, int] = collections.Counter()
         self._compiled: keras.Model | None = None
         self._compiles = keras.backend.backend() == "tensorflow"
@@ -33,7 +40,7 @@ class Runner:
         arrays = keras.tree.flatten(inputs)
         shapes = tuple((np.shape(x), str(getattr(x, "dtype", ""))) for x in arrays)
         self._runs[shapes] += 1
-        if self._compiles and self._runs[shapes] > _RUNS:
+        if self._compiles and self._runs[shapes] > self._first:
             self._compiled = self._compiled or _Inference(self._model, self._call)
             try:
                 with keras.StatelessScope():

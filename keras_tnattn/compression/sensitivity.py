@@ -109,8 +109,9 @@ def _errors(
 ) -> np.ndarray:
     """Returns how much the outputs change on about 256 rows with each table of an embedding."""
     squares = np.zeros(len(tables))
-    table, run = layer.get_weights(), Runner(model)
-    for batch, known in some_batches(list(zip(batches, outputs, strict=False))):
+    table, some = layer.get_weights(), some_batches(list(zip(batches, outputs, strict=False)))
+    run = Runner(model, runs=len(tables) * len(some))
+    for batch, known in some:
         change, _ = _change_of_outputs(functools.partial(run, batch), known)
         for i, approximation in enumerate(tables):
             layer.set_weights([approximation, *table[1:]])

@@ -13,7 +13,7 @@ the other, and the error of each is made up for by the entries that are still to
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -146,6 +146,24 @@ def quantize_groups(
             f"Expected a moment of shape {(len(columns), len(columns))}, the size of axis {axis} "
             f"twice. Received: moment of shape {np.shape(moment)}"
         )
+    largest, parts = _quantized_parts(columns, bits, group_size, moment, step, symmetric)
+    stored = [(pack(numbers, bits), codes, pack(zeros, bits)) for numbers, codes, zeros in parts]
+    integers, codes, zeros = (
+        np.ascontiguousarray(array if axis == 0 else array.T)
+        for array in (np.concatenate(arrays, axis=1) for arrays in zip(*stored, strict=True))
+    )
+    return IntegerGroups(integers, codes, zeros, largest)
+
+
+def _quantized_parts(
+    columns: np.ndarray,
+    bits: int,
+    group_size: int,
+    moment: np.ndarray | None,
+    step: float | None = None,
+    symmetric: bool = False,
+) -> tuple[np.float32, Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]]:
+    """Returns the largest scale, and for parts of the columns integers, codes and zeros."""
     weights = None if moment is None else np.diag(moment) + 1e-12
     order_and_factor = None if moment is None else _order_and_factor(moment)
     width = max(1, _NUMBERS // len(columns))
@@ -155,27 +173,23 @@ def quantize_groups(
             _ranges(_grouped(part, group_size), bits, symmetric)[1].max() for part in parts
         )
     else:
-        widest, zero = _step_and_zero(matrix, bits, step)
-    largest, stored = np.float32(widest or 1.0), []
-    lowest = _lowest(bits, symmetric)
-    for part in parts:
+        widest, zero = _step_and_zero(columns, bits, step)
+    largest, lowest = np.float32(widest or 1.0), _lowest(bits, symmetric)
+
+    def quantized(part: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         if step is None:
             codes, zeros = _scales_and_zeros(part, bits, group_size, weights, largest, symmetric)
         else:
             groups = (math.ceil(len(part) / group_size), part.shape[1])
             codes, zeros = np.zeros(groups, "uint8"), np.full(groups, zero, "uint8")
-        scales = np.repeat(_scales(codes, largest), group_size, axis=0)[: len(columns)]
-        zero_of = np.repeat(zeros, group_size, axis=0)[: len(columns)]
+        of_entries = _of_entries(codes, zeros, largest, group_size, len(part))
         if order_and_factor is None:
-            numbers = _rounded_integers(part, scales, zero_of, bits, lowest)
+            numbers = _rounded_integers(part, *of_entries, bits, lowest)
         else:
-            numbers = _integers_in_turn(part, scales, zero_of, bits, lowest, *order_and_factor)
-        stored.append((pack(numbers, bits), codes, pack(zeros, bits)))
-    integers, codes, zeros = (
-        np.ascontiguousarray(array if axis == 0 else array.T)
-        for array in (np.concatenate(arrays, axis=1) for arrays in zip(*stored, strict=True))
-    )
-    return IntegerGroups(integers, codes, zeros, largest)
+            numbers = _integers_in_turn(part, *of_entries, bits, lowest, *order_and_factor)
+        return numbers, codes, zeros
+
+    return largest, map(quantized, parts)
 
 
 def bits_of_step(matrix: np.ndarray, step: float) -> int | None:
@@ -219,8 +233,22 @@ def rounded_matrix(
     moment: np.ndarray | None = None,
 ) -> np.ndarray:
     """Returns what `quantize_groups` keeps of a matrix, as a float32 array."""
-    groups = quantize_groups(matrix, bits, group_size, axis, moment)
-    return restored_matrix(groups, matrix.shape[axis], bits, group_size, axis)
+    columns = np.asarray(matrix if axis == 0 else matrix.T, "float32")
+    largest, parts = _quantized_parts(columns, bits, group_size, moment)
+    rounded = []
+    for numbers, codes, zeros in parts:
+        scale, zero = _of_entries(codes, zeros, largest, group_size, len(columns))
+        rounded.append((numbers.astype("float32") - zero) * scale)
+    restored = np.concatenate(rounded, axis=1)
+    return restored if axis == 0 else np.ascontiguousarray(restored.T)
+
+
+def _of_entries(
+    codes: np.ndarray, zeros: np.ndarray, largest: np.float32, group_size: int, size: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the scale and the zero of each entry of columns."""
+    groups = np.arange(size) // group_size
+    return _scales(codes, largest)[groups], zeros[groups]
 
 
 def _scales(codes: np.ndarray, largest: np.float32) -> np.ndarray:
@@ -267,9 +295,10 @@ def _scales_and_zeros(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the codes of the scales, relative to the largest, and the zeros."""
     grouped = _grouped(columns, group_size)
-    weight = np.ones((len(columns), 1)) if weights is None else weights[:, None]
-    weight = _grouped(weight.astype("float32"), group_size)
-    steps = 2**bits - 1
+    weight = None
+    if weights is not None:
+        weight = _grouped(weights[:, None].astype("float32"), group_size)
+    steps, squares = 2**bits - 1, np.empty_like(grouped)
     low, widest = _ranges(grouped, bits, symmetric)
     best = np.full(widest.shape, np.inf, "float32")
     codes, zeros = np.zeros(widest.shape, "uint8"), np.zeros(widest.shape, "uint8")
@@ -282,9 +311,16 @@ def _scales_and_zeros(
         zero = np.clip(np.rint(-low * share / scale), 0, steps)
         if symmetric:
             zero[:] = 2 ** (bits - 1)
-        rounded = _rounded_integers(grouped, scale[:, None], zero[:, None], bits, 0)
-        difference = (rounded - zero[:, None]) * scale[:, None] - grouped
-        error = (weight * difference**2).sum(axis=1)
+        # In place: large arrays that are made anew cost more time than what is computed.
+        np.rint(np.divide(grouped, scale[:, None], out=squares), out=squares)
+        np.maximum(squares, -zero[:, None], out=squares)
+        np.minimum(squares, (steps - zero)[:, None], out=squares)
+        squares *= scale[:, None]
+        squares -= grouped
+        np.square(squares, out=squares)
+        if weight is not None:
+            squares *= weight
+        error = squares.sum(axis=1)
         better = error < best
         best = np.where(better, error, best)
         codes, zeros = np.where(better, code, codes), np.where(better, zero, zeros)

@@ -1,5 +1,6 @@
 import keras
 import numpy as np
+import pytest
 from keras import ops
 
 from keras_tnattn.compression.batches import outputs_of
@@ -8,16 +9,18 @@ from keras_tnattn.compression.runner import Runner
 IDS = np.random.default_rng(0).integers(0, 9, (4, 5))
 
 
-def test_runs_are_calls_of_the_model_with_its_present_weights_and_states():
+@pytest.mark.parametrize(("runs", "first"), [(7, 4), (8, 0)])
+def test_runs_are_calls_of_the_model_with_its_present_weights_and_states(runs, first):
     inputs = keras.Input((5,), batch_size=4, dtype="int32", name="ids")
     states = keras.layers.GRU(3, stateful=True)(keras.layers.Embedding(9, 2)(inputs))
     model = keras.Model({"ids": inputs}, [keras.layers.Dense(2)(states), states])
-    run, kernel, ids = Runner(model), model.layers[-1].kernel, {"ids": IDS}
+    run, kernel, ids = Runner(model, runs=runs), model.layers[-1].kernel, {"ids": IDS}
     for number in range(7):
         kernel.assign(kernel + number)
         for actual, expected in zip(run(ids), outputs_of(model, ids), strict=True):
             np.testing.assert_allclose(actual, expected, atol=1e-6)
-    assert (run._compiled is not None) == (keras.backend.backend() == "tensorflow")
+        compiles = keras.backend.backend() == "tensorflow" and number >= first
+        assert (run._compiled is not None) == compiles
     (state,) = model.layers[2].states
     assert not ops.convert_to_numpy(state).any()
 
