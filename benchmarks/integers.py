@@ -77,7 +77,9 @@ def files_of(model, data, folder, runtime, python):
     for bits in (8, 4):
         options = {"formats": (), "for_runtime": runtime, "verbose": 0}
         small = compress(model, bits=bits, data=data, **options).model
-        files[f"ours, {bits} bits"] = export_file(small, folder / f"{bits}{suffix}", data[:8])
+        files[f"ours, {bits} bits"] = export_file(
+            small, folder / f"{bits}{suffix}", data[:8], data=data
+        )
     return files
 
 

@@ -276,9 +276,10 @@ class CompressionResult:
         from keras_tnattn.export.examples import example_of
         from keras_tnattn.export.formats import write_file
 
+        data = [] if self._data is None else [self.renumbered(x) for x in self._data.batches]
         if example is None and self._data is not None:
             example = self.renumbered(next(iter(self._data.every())))
-        changes, written = write_file(self.model, path, example), Path(path)
+        changes, written = write_file(self.model, path, example, data=data), Path(path)
         if written.is_dir():
             for file, size in file_sizes(written).items():
                 print(f"{size:>12,} bytes  {file}")

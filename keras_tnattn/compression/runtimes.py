@@ -27,7 +27,7 @@ class Runtime:
         table_bits: The fewest bits of tables whose lookups are fast.
         whole_columns: Whether products with 8 bits are fastest if a column is one group.
         symmetric: Whether products with integers take no zeros, so that the middle integer stands
-            for 0.
+            for 0. Convolutions with 8 bits never do.
     """
 
     suffix: str
@@ -74,10 +74,12 @@ def fit_for(
         few = candidate.bits is not None and candidate.bits < limits.table_bits
         return not is_table(layer) or (candidate.format in limits.table_formats and not few)
 
+    def takes_no_zeros(candidate: Candidate) -> bool:
+        of_bytes = hasattr(layer, "kernel_size") and candidate.bits == 8
+        return limits is not None and candidate.format == "dense" and (limits.symmetric or of_bytes)
+
     found = [c for c in candidates if c.keeps_layer or fits(c)]
-    if limits is None or not limits.symmetric:
-        return found
-    return [_as_symmetric(c) if c.format == "dense" else c for c in found]
+    return [_as_symmetric(c) if takes_no_zeros(c) else c for c in found]
 
 
 def _as_symmetric(candidate: Candidate) -> Candidate:

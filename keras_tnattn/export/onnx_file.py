@@ -2,17 +2,26 @@
 
 import math
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import keras
 import numpy as np
 import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
-from keras_tnattn.export.onnx_kernels import MatrixWriter
+from keras_tnattn.export.onnx_convolutions import (
+    Convolution,
+    Range,
+    convolutions_of,
+    ranges_of,
+    write_integers,
+)
+from keras_tnattn.export.onnx_kernels import AGAIN, MatrixWriter
+from keras_tnattn.export.running import is_fast, onnx_runner
 from keras_tnattn.export.tracing import Traced, as_function, quiet, unique_names
 from keras_tnattn.storage.integer_groups import pack
 from keras_tnattn.storage.stand_ins import StoredMatrix
@@ -22,6 +31,8 @@ from keras_tnattn.storage.stand_ins import StoredMatrix
 _OPSET_OF_CONVERTER, _OPSET, _IR_VERSION = 18, 21, 10
 # Up to this number of entries OpenVINO's text for what restores a matrix is longer than floats.
 _FEW = 1024
+# The rows of data with which ranges are chosen, and how many of them at once.
+_ROWS, _AT_ONCE = 128, 8
 
 
 class OnnxFile:
@@ -33,8 +44,38 @@ class OnnxFile:
 
     def __init__(self, model: Traced) -> None:
         self._model, self.restored = model, dict[str, str]()
+        self._ranges: dict[str, Range] = {}
+        self._slow: set[str] = set()
         # As bytes, because each copy shares its constants with the message that it is made from.
         self._converted = ir.to_proto(_converted(model)).SerializeToString()
+
+    def calibrate(self, batches: Sequence[Any]) -> set[str]:
+        """Lets convolutions compute with integers, where that is faster, in ranges of rows of data.
+
+        Args:
+            batches: Inputs of the model.
+
+        Returns:
+            The names of the kernels.
+        """
+        content = onnx.load_model_from_string(self._converted)
+        found = self._convolutions(ir.from_proto(content))
+        if not found or not batches:
+            return set()
+        few, _ = self._filled(self._model.matrices)
+        names = {value.name for x in found for value in (x.source, x.end)}
+        tensors = [*few.graph.inputs, *(x for node in few.graph for x in node.outputs)]
+        values = {str(x.name): x for x in tensors if x.name in names}
+        few.graph.outputs[:] = values.values()
+        run = onnx_runner(_content(few))
+        rows = list(_few_rows(batches))
+        self._ranges = ranges_of(dict(zip(values, run(x), strict=True)) for x in rows)
+        integers, floats = (
+            onnx_runner(_content(self._filled(exact)[0])) for exact in ((), {x.name for x in found})
+        )
+        if not is_fast(integers, floats, rows[0]):
+            self._ranges, self._slow = {}, {_node(x.name) for x in found}
+        return {x.name for x in found if self._ranges}
 
     def write(self, path: str, exact: Collection[str] = ()) -> set[str]:
         """Writes the file.
@@ -47,6 +88,12 @@ class OnnxFile:
             The names of the matrices whose products round their inputs. Attribute `restored` has
             those that become floats when the file is loaded, with the reasons.
         """
+        file, rounding = self._filled(exact)
+        _tidy(file, self._model.output_names)
+        Path(path).write_bytes(_content(file))
+        return rounding
+
+    def _filled(self, exact: Collection[str]) -> tuple[ir.Model, set[str]]:
         file = ir.from_proto(onnx.load_model_from_string(self._converted))
         file.ir_version = _IR_VERSION
         file.opset_imports.update({"": _OPSET, "com.microsoft": 1})
@@ -54,16 +101,35 @@ class OnnxFile:
         writer = MatrixWriter(file.graph)
         for name, array in self._model.weights.items():
             by_name[_node(name)].replace_all_uses_with(writer.constant(array))
-        rounding = {
+        found = self._convolutions(file) if self._ranges else []
+        integers = [x for x in found if x.name not in exact]
+        write_integers(writer, integers, self._ranges)
+        rounding = {x.name for x in integers} | {
             name
             for name, matrix in self._model.matrices.items()
             if writer.write(by_name[_node(name)], matrix, name not in exact)
         }
-        self.restored = writer.restored
         del file.graph.inputs[len(self._model.inputs) :]
-        _tidy(file, self._model.output_names)
-        Path(path).write_bytes(ir.to_proto(file).SerializeToString())
-        return rounding
+        passes.TopologicalSortPass()(file)
+        passes.RemoveUnusedNodesPass()(file)
+        self.restored = writer.restored
+        for convolution in found:
+            name = _node(convolution.name)
+            if convolution.name in exact and name in self.restored:
+                self.restored[name] = "floats: the error would exceed its bound"
+            elif convolution.name not in exact and convolution.scales is None:
+                is_again = convolution.name in self._model.matrices
+                self.restored[name] = AGAIN if is_again else AGAIN.replace("again, ", "")
+        for name in self._slow & self.restored.keys():
+            self.restored[name] = "floats: integers take more time"
+        return file, rounding
+
+    def _convolutions(self, file: ir.Model) -> list[Convolution]:
+        by_name = {value.name: value for value in file.graph.inputs}
+        return convolutions_of(
+            file.graph,
+            {name: (by_name[_node(name)], x) for name, x in self._model.matrices.items()},
+        )
 
 
 def write_within(
@@ -226,6 +292,19 @@ def _converted(model: Traced) -> Any:
     return ir.from_proto(file)
 
 
+def _content(file: ir.Model) -> bytes:
+    return ir.to_proto(file).SerializeToString()
+
+
+def _few_rows(batches: Sequence[Any]) -> Iterator[list[np.ndarray]]:
+    """Yields few inputs at a time, and not too many, from all batches."""
+    for batch in batches:
+        arrays = keras.tree.flatten(batch)
+        step = max(1, len(arrays[0]) * len(batches) // _ROWS)
+        for start in range(0, len(arrays[0]), step * _AT_ONCE):
+            yield [array[start : start + step * _AT_ONCE : step] for array in arrays]
+
+
 def _node(tensor: str) -> str:
     return tensor.partition(":")[0]
 
@@ -237,7 +316,6 @@ def _tidy(file: ir.Model, output_names: Sequence[str]) -> None:
         passes.LiftSubgraphInitializersToMainGraphPass(),
         passes.DeduplicateInitializersPass(size_limit=2**31),
         passes.RemoveUnusedNodesPass(),
-        passes.TopologicalSortPass(),
         passes.RemoveUnusedOpsetsPass(),
         passes.ClearMetadataAndDocStringPass(),
     ):

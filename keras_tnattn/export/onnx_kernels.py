@@ -7,6 +7,7 @@ What reads a matrix and its number of entries decide upon the form:
 | `MatMul` | 2^16 | 8 bits, a column one group | `DynamicQuantizeMatMul` |
 | `MatMul` of rows | 2^18 | up to 8 bits, in blocks | `MatMulNBits` |
 | `MatMul` | 2^16 | others | `DynamicQuantizeMatMul` with 8 bits made of them on loading |
+| `Conv` | any, with data | any | int8 by channel, as `onnx_convolutions` says |
 | `Gather` | any, rows of 16 and more | 4 or 8 bits | `GatherBlockQuantized` |
 | others | any | up to 8 bits | integers that are restored when the file is loaded |
 
@@ -35,7 +36,7 @@ _STORED = {3: 4, 6: 8}  # the bits with which a file stores those of a matrix
 _FEW = 256
 # Whether `MatMulNBits` rounds its inputs. Exact products of more than 4 bits are slow.
 _EXACT, _ROUNDED = 0, 4
-_AGAIN = "rounded again, to 8 bits with a scale for each unit"
+AGAIN = "rounded again, to 8 bits with a scale for each unit"
 _POSITIVE = ("Relu", "Sigmoid", "Softmax", "Softplus")
 # A row whose largest number is smaller is divided by this.
 _TINY = np.float32(1e-30)
@@ -79,8 +80,13 @@ class _View(NamedTuple):
         return _View(*(change(x, tuple(numbers)) for x in self))
 
 
-def _uses(value: ir.Value, view: _View) -> Iterator[tuple[Any, int, _View]]:
+def uses_of(value: ir.Value, matrix: StoredMatrix) -> Iterator[tuple[Any, int, _View]]:
     """Yields what reads a matrix, the position of that input, and how it sees the matrix."""
+    arrays = (matrix.numbers, matrix.scales, matrix.zeros)
+    return _uses(value, _View(*map(matrix.arranged, arrays)))
+
+
+def _uses(value: ir.Value, view: _View) -> Iterator[tuple[Any, int, _View]]:
     for node, position in list(value.uses()):
         view_of_output = view.changed(node) if position == 0 else None
         if view_of_output is None or node.outputs[0].is_graph_output():
@@ -97,7 +103,7 @@ class MatrixWriter:
     """
 
     def __init__(self, graph: ir.Graph) -> None:
-        self._graph = graph
+        self.graph = graph
         self.restored: dict[str, str] = {}
         self._is_rounded_again = False
         self._rows: dict[tuple[Any, Any], tuple[ir.Value, ir.Value]] = {}
@@ -114,10 +120,9 @@ class MatrixWriter:
             Whether a product rounds its inputs. Attribute `restored` has the matrices that are
         restored when the file is loaded, with the reasons.
         """
-        arrays = (matrix.numbers, matrix.scales, matrix.zeros)
         rounds, reason = False, ""
         self._is_rounded_again = False
-        for node, position, view in _uses(value, _View(*map(matrix.arranged, arrays))):
+        for node, position, view in uses_of(value, matrix):
             if node.op_type == "MatMul" and position == 1:
                 new = self._product(node, view, matrix, rounds_inputs)
                 rounds |= rounds_inputs and not isinstance(new, str)
@@ -132,21 +137,21 @@ class MatrixWriter:
             node.outputs[0].replace_all_uses_with(new, replace_graph_outputs=True)
             node.graph.remove(node, safe=True)
         if reason or self._is_rounded_again:
-            self.restored[value.name or ""] = f"floats: {reason}" if reason else _AGAIN
+            self.restored[value.name or ""] = f"floats: {reason}" if reason else AGAIN
             value.replace_all_uses_with(self._restored(matrix))
         return rounds
 
     def constant(self, array: np.ndarray) -> ir.Value:
         """Adds a constant to the graph."""
-        return self._initializer(ir.tensor(np.ascontiguousarray(array)))
+        return self._initializer(ir.tensor(np.asarray(array, order="C")))
 
     def _initializer(self, tensor: Any) -> ir.Value:
-        value = ir.Value(name=f"matrix_{len(self._graph.initializers)}", const_value=tensor)
+        value = ir.Value(name=f"matrix_{len(self.graph.initializers)}", const_value=tensor)
         value.shape, value.type = ir.Shape(tensor.shape), ir.TensorType(tensor.dtype)
-        self._graph.register_initializer(value)
+        self.graph.register_initializer(value)
         return value
 
-    def _add(self, before: Any, op: str, *inputs: Any, **attributes: Any) -> Any:
+    def add(self, before: Any, op: str, *inputs: Any, **attributes: Any) -> Any:
         domain = attributes.pop("domain", "")
         node = ir.node(op, inputs, attributes, domain=domain)
         before.graph.insert_before(before, node)
@@ -185,7 +190,7 @@ class MatrixWriter:
             numbers = self._reshaped(self.constant(packed), shape)
         else:
             numbers = self.constant(packed.reshape(shape))
-        return self._add(
+        return self.add(
             node,
             "MatMulNBits",
             node.inputs[0],
@@ -206,7 +211,7 @@ class MatrixWriter:
         floats = (view.numbers - view.zeros) * view.scales
         scales = np.maximum(np.abs(floats).max(axis=0), _TINY).astype("float32") / np.float32(127)
         zeros = self.constant(np.zeros(len(scales), "int8"))
-        numbers = self._add(
+        numbers = self.add(
             node, "QuantizeLinear", node.inputs[1], self.constant(scales), zeros, axis=1
         )
         return self._by_column(node, numbers, scales, zeros)
@@ -219,13 +224,13 @@ class MatrixWriter:
             # One scale for all inputs is coarse. The largest number of each row becomes 1.
             producer, axis = x.producer(), self.constant(np.array([-1]))
             positive = producer is not None and producer.op_type in _POSITIVE
-            sizes = x if positive else self._add(node, "Abs", x)
-            size = self._add(node, "ReduceMax", sizes, axis, keepdims=1)
-            size = self._add(node, "Max", size, self.constant(_TINY))
-            inverse = self._add(node, "Reciprocal", size)
-            self._rows[key] = (self._add(node, "Mul", x, inverse), size)
+            sizes = x if positive else self.add(node, "Abs", x)
+            size = self.add(node, "ReduceMax", sizes, axis, keepdims=1)
+            size = self.add(node, "Max", size, self.constant(_TINY))
+            inverse = self.add(node, "Reciprocal", size)
+            self._rows[key] = (self.add(node, "Mul", x, inverse), size)
         normalized, size = self._rows[key]
-        product = self._add(
+        product = self.add(
             node,
             "DynamicQuantizeMatMul",
             normalized,
@@ -234,7 +239,7 @@ class MatrixWriter:
             zeros,
             domain="com.microsoft",
         )
-        return self._add(node, "Mul", product, size)
+        return self.add(node, "Mul", product, size)
 
     def _lookup(self, node: Any, view: _View, bits: int) -> ir.Value | str:
         """Writes a lookup of rows of integers, or returns why there is no operation for it."""
@@ -245,7 +250,7 @@ class MatrixWriter:
         if block is None:
             return f"no lookup in groups of {_run(view, axis=1)}"
         scales, zeros = (x[:, ::block] for x in view[1:])
-        rows = self._add(
+        rows = self.add(
             node,
             "GatherBlockQuantized",
             self.constant(pack(view.numbers.T, bits).T),
@@ -262,7 +267,7 @@ class MatrixWriter:
         if width % (8 // bits) == 0:
             return rows
         ends = [self.constant(np.array([n])) for n in (0, width, -1)]
-        return self._add(node, "Slice", rows, *ends)
+        return self.add(node, "Slice", rows, *ends)
 
     def _restored(self, matrix: StoredMatrix) -> ir.Value:
         """Returns a matrix that the runtime restores when it loads the file."""
@@ -270,25 +275,25 @@ class MatrixWriter:
             return self.constant(matrix.values())
         padded, kind = matrix.padded(), ml_dtypes.uint4 if matrix.bits <= 4 else np.uint8
         numbers, zeros = (
-            self._first("Cast", self.constant(array.astype(kind)), to=ir.DataType.FLOAT)
+            self.first("Cast", self.constant(array.astype(kind)), to=ir.DataType.FLOAT)
             for array in (padded.grouped(padded.numbers), padded.grouped(padded.zeros))
         )
-        values = self._first("Sub", numbers, zeros)
-        values = self._first("Mul", values, self._scales(padded.grouped(padded.scales)))
+        values = self.first("Sub", numbers, zeros)
+        values = self.first("Mul", values, self._scales(padded.grouped(padded.scales)))
         if padded.numbers.shape != matrix.numbers.shape:
             values = self._reshaped(values, padded.numbers.shape)
             ends = (0, matrix.numbers.shape[matrix.axis], matrix.axis)
-            values = self._first("Slice", values, *(self.constant(np.array([n])) for n in ends))
+            values = self.first("Slice", values, *(self.constant(np.array([n])) for n in ends))
         values = self._reshaped(values, [matrix.shape[n] for n in matrix.order])
         order = [int(n) for n in np.argsort(matrix.order)]
-        return self._first("Transpose", values, perm=order) if order != sorted(order) else values
+        return self.first("Transpose", values, perm=order) if order != sorted(order) else values
 
     def _reshaped(self, value: ir.Value, shape: Sequence[int]) -> ir.Value:
-        return self._first("Reshape", value, self.constant(np.array(shape)))
+        return self.first("Reshape", value, self.constant(np.array(shape)))
 
-    def _first(self, op: str, *inputs: Any, **attributes: Any) -> Any:
+    def first(self, op: str, *inputs: Any, **attributes: Any) -> Any:
         """Adds a node that depends on constants alone; the graph is sorted in the end."""
-        return self._add(self._graph[0], op, *inputs, **attributes)
+        return self.add(self.graph[0], op, *inputs, **attributes)
 
     def _scales(self, scales: np.ndarray) -> ir.Value:
         """Returns scales, of which few differ, by one byte each."""
@@ -296,8 +301,8 @@ class MatrixWriter:
         if len(different) > 256 or 4 * len(different) + scales.size > 3 * scales.size:
             return self.constant(scales)
         bytes_of = self.constant(codes.reshape(scales.shape).astype("uint8"))
-        indices = self._first("Cast", bytes_of, to=ir.DataType.INT32)
-        return self._first("Gather", self.constant(different), indices)
+        indices = self.first("Cast", bytes_of, to=ir.DataType.INT32)
+        return self.first("Gather", self.constant(different), indices)
 
 
 def _run(view: _View, axis: int) -> int:

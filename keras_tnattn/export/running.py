@@ -1,5 +1,6 @@
 """Runs files by their own runtimes, and compares their outputs with those of a model."""
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ from keras_tnattn.export.tracing import flat_layers
 from keras_tnattn.typing import Tensors
 from keras_tnattn_runtime.reader import in_order
 
+_Run = Callable[[Tensors], list[np.ndarray]]
+_CALLS = 10
 _EPSILONS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
@@ -103,8 +106,19 @@ def run_litert(path: str, example: Tensors) -> list[np.ndarray]:
     return litert_runner(path)(keras.tree.flatten(example))
 
 
-def onnx_runner(path: str) -> Callable[[Tensors], list[np.ndarray]]:
-    """Returns a function from inputs to the outputs of a file, run on one thread."""
+def is_fast(run: _Run, other: _Run, example: Tensors) -> bool:
+    """Whether a function takes at most a tenth more time than another one, called in turn."""
+    times: dict[_Run, float] = {}
+    for function in (run, other) * _CALLS:
+        start = time.perf_counter()
+        function(example)
+        duration = time.perf_counter() - start
+        times[function] = min(duration, times.get(function, duration))
+    return times[run] <= 1.1 * times[other]
+
+
+def onnx_runner(path: str | bytes) -> _Run:
+    """Returns a function from inputs to the outputs of a file or its content, on one thread."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -114,7 +128,7 @@ def onnx_runner(path: str) -> Callable[[Tensors], list[np.ndarray]]:
     return lambda example: session.run(None, _named(names, example))
 
 
-def openvino_runner(path: str) -> Callable[[Tensors], list[np.ndarray]]:
+def openvino_runner(path: str) -> _Run:
     """Returns a function from inputs to the outputs of a file, run on one thread."""
     import openvino
 
@@ -129,7 +143,7 @@ def openvino_runner(path: str) -> Callable[[Tensors], list[np.ndarray]]:
     return run
 
 
-def litert_runner(path: str) -> Callable[[Tensors], list[np.ndarray]]:
+def litert_runner(path: str) -> _Run:
     """Returns a function from inputs to the outputs of a file, run on one thread.
 
     A file that takes one row gets one row after another.
