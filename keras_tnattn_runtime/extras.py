@@ -1,5 +1,7 @@
 """The extras of the distribution, by the modules that they bring."""
 
+import importlib.util
+
 _MODULES = {
     "tensorflow": ("tensorflow",),
     "jax": ("jax",),
@@ -23,6 +25,7 @@ _MODULES = {
         "prometheus_client",
     ),
 }
+BACKENDS = ("tensorflow", "jax", "torch")
 EXTRAS = {module: extra for extra, modules in _MODULES.items() for module in modules}
 
 
@@ -40,3 +43,10 @@ def installation(module: str) -> str:
         "Install it in a checkout: pip install '.[onnx]'"
     """
     return f"Install it in a checkout: pip install '.[{EXTRAS[module]}]'"
+
+
+def missing_backend(module: str) -> str:
+    """Returns a sentence about a backend that is chosen and not installed, with the ways out."""
+    text = f"{module} is not installed. {installation(module)}"
+    installed = [name for name in BACKENDS if name != module and importlib.util.find_spec(name)]
+    return f"{text}, or set KERAS_BACKEND={installed[0]}, which is installed" if installed else text

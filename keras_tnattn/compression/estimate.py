@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_tnattn.compression.batches import outputs_of
 from keras_tnattn.compression.calibration import Data
@@ -34,6 +35,8 @@ _ROUNDED_CORES = 2**17
 # Copies of a model and what does not depend on its size, and what does not for each layer: a second
 # and an eighth of one on a machine of 2^35 products a second.
 _COPIES, _LAYER = 2**35, 2**32
+# Programs that JAX compiles for the shapes of one layer and its candidates, in eager calls.
+_PROGRAMS = 50
 
 
 def describe_cost(inventory: Inventory, factored: bool, data: Data | None, bits: int | None) -> str:
@@ -79,7 +82,13 @@ def expected_seconds(
     matrix = np.ones((512, 512), "float32")
     per_product = _seconds(lambda: matrix @ matrix, 20) / 512**3
     products = _COPIES + _LAYER * len(layers) + multiplications(layers, factored, bits)
-    return seconds + per_product * products
+    seconds += per_product * products
+    if keras.backend.backend() == "jax":
+        shapes = {tuple(tuple(w.shape) for w in layer.weights) for layer in layers.values()}
+        # Of the size of these layers, so that a program of another model is not there yet.
+        numbers = np.ones(sum(map(byte_count, layers.values())) % 9973, "float32")
+        seconds += _PROGRAMS * len(shapes) * _seconds(lambda: ops.tanh(numbers), 1)
+    return seconds
 
 
 def multiplications(

@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from keras_tnattn_runtime.layout import made_folder
+
 # Seconds after which what a killed export left is removed by the next one.
 _ABANDONED = 24 * 3600
 
@@ -19,7 +21,7 @@ def partial_folder(path: Path) -> Iterator[Path]:
     other. It is removed in the end, and so are folders that killed processes left a day ago.
 
     Args:
-        path: Where the result is moved to; its parent is made if it does not exist.
+        path: Where the result is moved to; its parents are made, and removed if they stay empty.
 
     Example:
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -29,14 +31,14 @@ def partial_folder(path: Path) -> Iterator[Path]:
         ...     [found.name for found in Path(folder).iterdir()]
         ['model.txt']
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     prefix = ".partial-"
     for old in path.parent.glob(f"{prefix}*"):
         with contextlib.suppress(OSError):  # gone in the meantime
             if old.stat().st_mtime < time.time() - _ABANDONED:
                 shutil.rmtree(old)
-    folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{path.name}-", dir=path.parent))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with made_folder(path.parent):
+        folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{path.name}-", dir=path.parent))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)

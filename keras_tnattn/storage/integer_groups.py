@@ -221,8 +221,15 @@ def _step_and_zero(matrix: np.ndarray, bits: int, step: float) -> tuple[float, i
 def restored_matrix(
     groups: IntegerGroups, size: int, bits: int, group_size: int = 32, axis: int = 0
 ) -> np.ndarray:
-    """Returns the matrix that integers stand for, as a float32 array."""
-    return ops.convert_to_numpy(dequantize_groups(groups, size, bits, group_size, axis))
+    """Returns the matrix that integers stand for, as a float32 array.
+
+    As `dequantize_groups`, without a backend, which may compile a program for each shape.
+    """
+    packed, codes, packed_zeros = (np.moveaxis(part, axis, 0) for part in groups[:3])
+    steps, zeros = _scales(codes, groups.largest), unpacked_integers(packed_zeros, bits)
+    steps, zeros = (np.repeat(each, group_size, axis=0)[:size] for each in (steps, zeros))
+    numbers = unpacked_integers(packed, bits)[:size].astype("float32")
+    return np.moveaxis((numbers - zeros) * steps, 0, axis)
 
 
 def rounded_matrix(
@@ -251,7 +258,7 @@ def _of_entries(
     return _scales(codes, largest)[groups], zeros[groups]
 
 
-def _scales(codes: np.ndarray, largest: np.float32) -> np.ndarray:
+def _scales(codes: np.ndarray, largest: np.ndarray | np.float32) -> np.ndarray:
     return largest * np.exp2(codes.astype("float32") / -_STEPS)
 
 

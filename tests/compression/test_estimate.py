@@ -5,6 +5,7 @@ import time
 import keras
 import pytest
 
+from keras_tnattn.compression import estimate
 from keras_tnattn.compression.estimate import expected_seconds, multiplications, readable
 
 
@@ -28,6 +29,13 @@ def test_runs_of_the_model_count_by_layers_features_and_batches():
     runs = 2 + 6 + 3 * (3 + 2)
     assert expected_seconds(layers, False, run, 3) >= runs * 0.02
     assert len(calls) == 2  # one is measured
+
+
+def test_jax_compiles_programs_for_each_shape(monkeypatch):
+    layers = {n: built(keras.layers.Dense(n // 2), (None, 4)) for n in (2, 3, 4)}
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    monkeypatch.setattr(estimate, "_seconds", lambda call, times: float(times == 1))
+    assert expected_seconds(layers, False, None, 0) == 2 * estimate._PROGRAMS
 
 
 def test_large_tables_cost_their_rows_times_those_of_a_block():

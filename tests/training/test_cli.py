@@ -10,7 +10,7 @@ import pytest
 from import_path import IMPORT_PATH
 
 import keras_tnattn
-from keras_tnattn_runtime.extras import EXTRAS
+from keras_tnattn_runtime.extras import EXTRAS, missing_backend
 from keras_tnattn_train.cli import PROGRAMS, main
 from keras_tnattn_train.tasks import TASKS
 
@@ -67,13 +67,30 @@ def test_every_package_of_an_extra_has_a_hint():
     assert set(EXTRAS.values()) - {"hub", "jax", "torch"} <= set(named)
 
 
+# The way out without TensorFlow, on the machine of this test.
+OTHERS = missing_backend("tensorflow").partition("', ")[2] + "\n"
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_the_library_names_the_missing_backend_in_one_sentence(backend):
+    code = f"import sys; sys.modules[{backend!r}] = None; import keras_tnattn"
+    environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": IMPORT_PATH}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert done.stderr.endswith(f"\nModuleNotFoundError: {missing_backend(backend)}\n")
+    assert len(done.stderr.splitlines()) == 5
+    ways_out = r"pip install '\.\[\w+\]'(, or set KERAS_BACKEND=\w+, which is installed)?\n$"
+    assert re.search(ways_out, done.stderr)
+
+
 def test_without_tensorflow_the_other_backends_are_named(tmp_path):
     (tmp_path / "model.keras").touch()
     status, error = without("tensorflow", "compress", str(tmp_path / "model.keras"))
     assert status == 2
     assert error.endswith(
         "error: tensorflow is not installed. Install it in a checkout: pip install "
-        "'.[tensorflow]', or set KERAS_BACKEND to jax or torch, if that is installed\n"
+        f"'.[tensorflow]', {OTHERS}"
     )
 
 

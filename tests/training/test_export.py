@@ -102,7 +102,7 @@ def test_bad_input(run, tmp_path, capsys):
     assert "does not exist" in refused(tmp_path / "none", "--onnx", tmp_path / "new")
     assert "which exists" in refused(run, "--onnx", tmp_path)
     assert "only with --web" in refused(run, "--onnx", "new", "--onnxruntime-web", "folder")
-    missing = refused(run, "--web", tmp_path / "new", "--onnxruntime-web", tmp_path)
+    missing = refused(run, "--web", tmp_path / "new" / "page", "--onnxruntime-web", tmp_path)
     assert "onnxruntime-web" in missing
     assert not list(tmp_path.iterdir())
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from keras_tnattn_runtime.extras import EXTRAS, installation
+from keras_tnattn_runtime.extras import EXTRAS, installation, missing_backend
 
 # The programs around them: a function of the arguments, and the line in the list of commands.
 PROGRAMS = {
@@ -69,8 +69,8 @@ def _run(arguments: Sequence[str] | None, programs: Mapping[str, tuple[str, str]
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
             raise
-        text = f"error: {package} is not installed. {installation(package)}"
-        if package == "tensorflow" and not os.environ.get("KERAS_BACKEND"):
-            text += ", or set KERAS_BACKEND to jax or torch, if that is installed"
-        print(text, file=sys.stderr)
+        text = f"{package} is not installed. {installation(package)}"
+        if package == os.environ.get("KERAS_BACKEND", "tensorflow"):
+            text = missing_backend(package)
+        print(f"error: {text}", file=sys.stderr)
         return 2

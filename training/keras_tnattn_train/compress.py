@@ -38,22 +38,13 @@ EXAMPLES = """\
 examples:
   make a classifier's run 8 times smaller, and export it from text to labels:
     python training/compress.py runs/reuters-none-0 --target 8 --export saved_model
-  make a translator's run 4 times smaller, train it for an epoch, and measure its BLEU:
-    python training/compress.py runs/demo-translate/plga-pt-en --target 4 --bits 8 \\
-        --heal-epochs 1 --learning-rate 3e-4
-    python training/evaluate.py runs/demo-translate/plga-pt-en/compressed
-  find the smallest model in 4 bits that loses at most 0.005 of accuracy:
-    python training/compress.py runs/reuters-none-0 --bits 4 --max-drop 0.005
-  find the smallest model with another top class for at most 1 % of new texts, with 95 % confidence:
-    python training/compress.py runs/reuters-none-0 --max-flips 0.01 --confidence 0.95
-  compress any Keras model, with ranks chosen on your own inputs (without --target: only report):
-    python training/compress.py model.keras --data inputs.npy
+  find the smallest model with another top class for at most 1 % of new texts:
+    python training/compress.py runs/reuters-none-0 --max-flips 0.01
+  make any Keras model 4 times smaller, with ranks chosen on your own inputs:
     python training/compress.py model.keras --data inputs.npy --target 4
-  find the smallest ONNX file that loses at most 0.005 of accuracy on the rows of a table:
+  find the smallest ONNX file that loses at most 0.005 of accuracy on a table:
     python training/compress.py model.h5 --data rows.csv --label-column class \\
         --max-drop 0.005 --export onnx
-  the same with weights in floats, which are faster and keep less:
-    python training/compress.py model.keras --data inputs.npy --target 4 --bits 32
 """
 
 

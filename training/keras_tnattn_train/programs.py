@@ -35,10 +35,13 @@ def _run(
     words = list(sys.argv[1:] if arguments is None else arguments)
     run = next((Path(word) for word in words if Path(word, "config.json").is_file()), None)
     programs = {c.name: p for c in task_commands() if (p := hook(c)) is not None}
+    if run is None and HELP_ALL in words:
+        for name, each in programs.items():
+            print(f"Of a run of {name}:\n")
+            each([HELP_ALL])
+        return 0
     if run is None:
-        received = (
-            ["--", " ".join(words)] if words and not {"--help", HELP_ALL} & {*words} else words
-        )
+        received = ["--", " ".join(words)] if words and "--help" not in words else words
         return _without_run(script, programs)(received)
     chosen: list[Program] = []
 
@@ -59,7 +62,8 @@ def _without_run(script: str, programs: dict[str, Program]) -> Program:
     """Returns the program that lists what can be done, and asks for a run."""
     texts = "\n\n".join(f"Of {name}: {each.text}" for name, each in programs.items())
     examples = "".join(each.examples.removeprefix("examples:\n") for each in programs.values())
-    text = f"The options depend on the run: see {program(script)} RUN --help.\n\n{texts}"
+    name = program(script)
+    text = f"The options depend on the run: see {name} RUN --help or {name} {HELP_ALL}.\n\n{texts}"
     refuse = functools.partial(_refuse, " or ".join(programs))
     return Program(script, text, f"examples:\n{examples}", RunOptions, refuse)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from keras_tnattn_runtime.layout import made_folder
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.system.files import writing
 
@@ -60,15 +61,10 @@ def check_output(folder: Path, original: Path, replaces: bool) -> None:
 @contextlib.contextmanager
 def output_folder(folder: Path) -> Iterator[None]:
     """Makes a folder before the long computations; new ones that stay empty are removed."""
-    new = [path for path in (folder, *folder.parents) if not path.exists()]
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    try:
+    with contextlib.ExitStack() as stack:
+        with writing(folder):
+            stack.enter_context(made_folder(folder))
         yield
-    finally:
-        with contextlib.suppress(OSError):
-            for path in new:
-                path.rmdir()
 
 
 def write(result: Any, folder: Path, replaces: bool, run_files: Mapping[str, str]) -> None:
