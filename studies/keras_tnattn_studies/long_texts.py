@@ -20,7 +20,7 @@ from keras_tnattn_train.system.files import Columns, Measurements, read_object, 
 LEARNING_RATES = (0.003, 0.01)
 NUM_HEADS = (2, 8)
 PEER = "mha"
-MODELS = ("tsa", PEER, "gru", "none", "tsa_symmetric")
+MODELS = ("tsa", PEER, "window", "convolution", "gru", "none", "tsa_symmetric")
 PEER_NAME = PEER.upper()
 HEADER = (
     *("tokens", "model", "test %", "steps", "s/step", "MiB in training"),
@@ -88,7 +88,7 @@ def check_length(length: int, step_tokens: int) -> None:
 
 def choices(model: str) -> list[dict[str, Any]]:
     """Returns the settings among which those of a model are chosen."""
-    if model in ("gru", "none"):
+    if model in ("convolution", "gru", "none"):
         return [{"learning_rate": rate} for rate in LEARNING_RATES]
     return [{"learning_rate": r, "num_heads": h} for h in NUM_HEADS for r in LEARNING_RATES]
 
@@ -265,11 +265,13 @@ COMMAND = Command(
     "Compare models on long texts of known answers: accuracy, time and memory",
     "Each text asks for the last letter before each of many questions, a few tokens back. tsa: "
     "tensorized spectral attention whose graph is one-sided; tsa_symmetric: with the paper's "
-    "symmetric graph; mha: keras.layers.MultiHeadAttention with a causal mask and positions; gru: "
-    "a recurrent layer; none: no mixing of tokens. Each training has a process of its own. Writes "
-    "settings.json, the settings that were chosen on validation texts; cells.csv, with a row for "
-    "each training; table.md; and long_texts.png. A training that needs more memory than "
-    "--gigabytes is a result, too; to train it again, delete its row in cells.csv. The table has "
+    "symmetric graph; mha: keras.layers.MultiHeadAttention with a causal mask and positions; "
+    "window: the same to the 64 tokens before alone, computed in blocks; convolution: a causal one "
+    "of nine tokens; gru: a recurrent layer; none: no mixing of tokens. Each training has a "
+    "process of its own. Writes settings.json, the settings that were chosen on validation texts; "
+    "cells.csv, with a row for each training; table.md; and long_texts.png. A training that needs "
+    "more memory than --gigabytes is a result, too; to train it again, delete its row in "
+    "cells.csv. The table has "
     "the peak of the memory in training less the memory before, when the model is compiled. Linux "
     "only.",
     {**LongTextsOptions.model_fields, **RecallOptions.model_fields},

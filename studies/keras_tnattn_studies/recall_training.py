@@ -14,7 +14,7 @@ from keras_tnattn.layers import (
     TensorizedSpectralAttention,
     TokenEmbedding,
 )
-from keras_tnattn_studies.recall import LETTERS, SECTION, VOCABULARY_SIZE, recall_texts
+from keras_tnattn_studies.recall import LETTERS, REACH, SECTION, VOCABULARY_SIZE, recall_texts
 from keras_tnattn_train.processes.alone import peak_memory, restart_peak
 from keras_tnattn_train.runs.training import reset_session
 
@@ -24,6 +24,36 @@ DIM = 32
 DAMPING = 0.8
 # The parts of a seed's texts.
 TRAINING, VALIDATION, TEST = range(3)
+
+
+class LocalAttention(keras.layers.Layer):
+    """`MultiHeadAttention` of each token to itself and the 64 before it, in blocks of 64 tokens.
+
+    A block attends to itself and the block before, so that scores take `B L 128` and not `B L^2`
+    entries for each head. Lengths are multiples of 64.
+    """
+
+    def __init__(self, num_heads: int, key_dim: int) -> None:
+        super().__init__()
+        self.attention = keras.layers.MultiHeadAttention(num_heads, key_dim)
+
+    def build(self, input_shape: tuple) -> None:
+        self.attention.build(input_shape, input_shape)
+
+    def call(self, inputs: Any) -> Any:
+        ops = keras.ops
+        blocks = ops.reshape(inputs, (-1, SECTION, DIM))
+        number = ops.shape(inputs)[1] // SECTION
+        before = ops.roll(blocks, 1, axis=0)
+        distance = np.arange(SECTION, 2 * SECTION)[:, None] - np.arange(2 * SECTION)
+        near = ops.convert_to_tensor((distance >= 0) & (distance <= SECTION))
+        # The first block of a text has none before it.
+        has_former = ops.arange(ops.shape(blocks)[0]) % number > 0
+        is_own = ops.convert_to_tensor(np.arange(2 * SECTION) >= SECTION)
+        mask = near & (has_former[:, None, None] | is_own)
+        both = ops.concatenate([before, blocks], axis=1)
+        outputs = self.attention(blocks, both, attention_mask=mask)
+        return ops.reshape(outputs, ops.shape(inputs))
 
 
 def recall_model(model: str, settings: Mapping[str, Any]) -> keras.Model:
@@ -48,6 +78,10 @@ def recall_model(model: str, settings: Mapping[str, Any]) -> keras.Model:
     elif model == "mha":
         x = SinusoidalPositionEncoding()(x)
         mixed = keras.layers.MultiHeadAttention(heads, DIM // heads)(x, x, use_causal_mask=True)
+    elif model == "window":
+        mixed = LocalAttention(heads, DIM // heads)(SinusoidalPositionEncoding()(x))
+    elif model == "convolution":
+        mixed = keras.layers.Conv1D(DIM, REACH + 1, padding="causal", activation="relu")(x)
     elif model == "gru":
         mixed = keras.layers.GRU(DIM, return_sequences=True)(x)
     else:

@@ -72,6 +72,8 @@ class TestTraining:
         for model, sees in {
             "tsa": False,
             "mha": False,
+            "window": False,
+            "convolution": False,
             "gru": False,
             "tsa_symmetric": True,
         }.items():
@@ -79,6 +81,16 @@ class TestTraining:
             reader = recall_training.recall_model(model, settings)
             one, other = (keras.ops.convert_to_numpy(reader(x)) for x in (ids, changed))
             assert np.allclose(one[0, :-1], other[0, :-1], atol=1e-6) != sees, model
+
+    def test_local_attention_is_attention_to_the_tokens_of_a_window(self):
+        layer = recall_training.LocalAttention(2, 8)
+        x = np.random.default_rng(0).normal(size=(2, 3 * SECTION, recall_training.DIM))
+        x = x.astype("float32")
+        local = keras.ops.convert_to_numpy(layer(x))
+        distance = np.subtract.outer(np.arange(3 * SECTION), np.arange(3 * SECTION))
+        mask = ((distance >= 0) & (distance <= SECTION))[None]
+        whole = keras.ops.convert_to_numpy(layer.attention(x, x, attention_mask=mask))
+        np.testing.assert_allclose(local, whole, atol=1e-5)
 
     @pytest.mark.slow
     @needs_linux
