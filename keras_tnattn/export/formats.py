@@ -20,7 +20,7 @@ import keras
 
 from keras_tnattn.export.examples import check_numeric, example_of, examples_of, specs_of
 from keras_tnattn.export.partial import partial_folder
-from keras_tnattn.export.recurrent import fused_loops
+from keras_tnattn.export.recurrent import fused_loops, loops_without_lists
 from keras_tnattn.export.running import (
     Expected,
     resolution_of,
@@ -215,9 +215,9 @@ def export_litert(
 
     LiteRT multiplies with the integers of kernels (`keras_tnattn.export.litert_kernels` has the
     forms); everything else that the model computes from weights alone is computed once, before the
-    first call. A layer that
-    Keras quantized to int8 does not round its inputs in the file. A model with recurrent layers
-    takes one row at a time.
+    first call. A layer that Keras quantized to int8 does not round its inputs in the file. A model
+    with loops that collect in TensorFlow's lists, other than those of recurrent layers, takes one
+    row at a time.
 
     Args:
         model: A model from numeric inputs to one or several tensors, in float32.
@@ -443,9 +443,11 @@ def _write_litert(wanted: Computation, path: str, max_error: float) -> dict[str,
 
     trace = functools.partial(wanted.traced, stored_bytes, WIDENED, why_not_held=why_not_held)
     while True:
-        graph, examples = trace(), wanted.examples
+        examples = wanted.examples
+        with loops_without_lists(wanted.model):
+            graph = trace()
         if graph.has_lists:
-            # LiteRT's lists, which collect the steps of a loop, have entries of one fixed size.
+            # LiteRT's lists, in which other loops collect, have entries of one fixed size.
             graph = trace(batch=1)
             examples = [keras.tree.map_structure(lambda x: x[:1], x) for x in examples]
         content, unread = litert_file(graph)

@@ -65,7 +65,8 @@ def litert_file(model: Traced) -> tuple[bytes, set[str]]:
     edit.bind(main, places[f"{ZERO}:0"], np.float32(0))
     inputs = {name.partition(":")[0]: places[name] for name in model.inputs}
     main.inputs = np.array(list(inputs.values()), "int32")
-    unread = edit.multiply(main, filters)
+    # Bodies of loops are graphs of their own.
+    unread = set.intersection(*(edit.multiply(graph, filters) for graph in file.subgraphs))
     edit.narrow(main)
     if model.computed:
         first = _converted(schema, graph, list(model.weights), model.computed)

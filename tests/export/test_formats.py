@@ -250,8 +250,8 @@ def recurrent(layer, convert):
     return keras.Sequential([keras.Input((None, 64)), on_other_cells(layer, convert)])
 
 
-def four_bits(cell):
-    return quantized_layer(cell, 4)
+def four_bits(cell):  # as LiteRT multiplies with them, too
+    return quantized_layer(cell, 4, symmetric=True)
 
 
 def low_rank_recurrent(layer):

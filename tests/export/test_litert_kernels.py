@@ -13,6 +13,7 @@ from ai_edge_litert import schema_py_generated as schema
 from keras_tnattn import compress
 from keras_tnattn.export import export_litert, running
 from keras_tnattn.export.litert_kernels import change_of, filter_of
+from keras_tnattn.export.tracing import flat_layers
 from keras_tnattn.storage.quantized import quantized_layer
 from keras_tnattn.storage.stand_ins import stored_matrices
 
@@ -118,13 +119,16 @@ def test_integers_without_zeros_stay_as_they_are(bits):
 
 @pytest.mark.parametrize(("bits", "kind"), [(8, ("int8", False)), (4, ("int4", True))])
 def test_compress_rounds_for_litert(bits, kind, tmp_path):
-    parts = [layers.Dense(256, activation="relu"), layers.Dense(64)]
+    loop = [layers.Reshape((8, 32)), layers.LSTM(64)]
+    parts = [layers.Dense(256, activation="relu"), *loop, layers.Dense(64)]
     model = keras.Sequential([keras.Input((256,)), *parts])
     data = RNG.normal(size=(64, 256)).astype("float32")
     small = compress(model, bits=bits, data=data, for_runtime="litert", verbose=0).model
     path = export_litert(small, tmp_path / "model.tflite", data)
     assert filters_of(path) == [kind] * 2
-    assert not change_of({x.name: stored_matrices(x)["kernel"] for x in small.layers[-2:]})
+    matrices = [matrix for x in flat_layers(small) for matrix in stored_matrices(x).values()]
+    assert len(matrices) == 4
+    assert not change_of({str(n): matrix for n, matrix in enumerate(matrices)})
     (got,) = running.run_litert(str(path), data)
     assert relative(got, small.predict(data, verbose=0)) < 0.015
 

@@ -1,19 +1,22 @@
 """Recurrent layers of files: one operation each where it computes the same, else a loop."""
 
 import collections
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 
 pytest.importorskip("onnxruntime")
+pytest.importorskip("ai_edge_litert")
 if keras.backend.backend() != "tensorflow":
-    pytest.skip("writes ONNX files of loops on TensorFlow only", allow_module_level=True)
+    pytest.skip("writes files of loops on TensorFlow only", allow_module_level=True)
 
 import onnx
+from ai_edge_litert import schema_py_generated as schema
 from conformance import to_numpy
 
-from keras_tnattn.export import export_onnx, running
+from keras_tnattn.export import export_litert, export_onnx, running
 from keras_tnattn.storage.quantized import quantized_layer
 from keras_tnattn.storage.recurrent import on_other_cells
 
@@ -43,9 +46,11 @@ def of_integers(layer):
         (lambda: layers.GRU(16, reset_after=False), False, {"Loop": 1}),
         (lambda: layers.Bidirectional(layers.GRU(16, return_sequences=True)), True, {"GRU": 2}),
         (lambda: of_integers(layers.GRU(16)), True, {"GRU": 1}),
+        (lambda: layers.SimpleRNN(8, return_sequences=True), True, {"Loop": 1}),
+        (lambda: layers.RNN([layers.LSTMCell(8), layers.GRUCell(6)]), False, {"Loop": 1}),
     ],
 )
-def test_loops_are_one_operation(layer, masks, operations, tmp_path):
+def test_loops_are_one_operation_or_take_any_number_of_rows(layer, masks, operations, tmp_path):
     ids = keras.Input((None,), dtype="int32")
     model = keras.Model(ids, layer()(layers.Embedding(50, 12, mask_zero=masks)(ids)))
     for weight in model.weights:
@@ -53,6 +58,17 @@ def test_loops_are_one_operation(layer, masks, operations, tmp_path):
     path = str(export_onnx(model, tmp_path / "model.onnx", IDS))
     counts = collections.Counter(node.op_type for node in onnx.load(path).graph.node)
     assert {name: counts[name] for name in ("LSTM", "GRU", "Loop") if counts[name]} == operations
-    expected = keras.tree.flatten(model(IDS))
-    for output, array in zip(running.run_onnx(path, IDS), expected, strict=True):
-        np.testing.assert_allclose(output, to_numpy(array), atol=1e-5)
+    small = str(export_litert(model, tmp_path / "model.tflite", IDS))
+    file = schema.ModelT.InitFromPackedBuf(Path(small).read_bytes(), 0)
+    types = [x.type for graph in file.subgraphs[1:] for x in graph.tensors]
+    is_of_integers = type(getattr(model.layers[-1], "cell", None)).__name__.startswith("Quantized")
+    assert types.count(schema.TensorType.INT8) == 2 * is_of_integers
+    run = running.litert_runner(small)
+    for example in (IDS, np.tile(IDS[:, :7], (2, 1))):
+        expected = keras.tree.flatten(model(example))
+        for outputs, bound in (
+            (running.run_onnx(path, example), 1e-5),
+            (run([example]), 0.02 if is_of_integers else 1e-5),
+        ):
+            for output, array in zip(outputs, expected, strict=True):
+                np.testing.assert_allclose(output, to_numpy(array), atol=bound)

@@ -189,6 +189,6 @@ def quantize(
 ) -> keras.layers.Layer:
     """Returns a copy of a layer of integers."""
     if isinstance(layer, keras.layers.RNN):
-        return quantize_cells(layer, bits, group_size, moments, step)
+        return quantize_cells(layer, bits, group_size, moments, step, symmetric)
     symmetric = symmetric and not is_table(layer)
     return quantized_layer(layer, bits, group_size, moments, step, symmetric)

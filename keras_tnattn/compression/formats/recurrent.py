@@ -87,8 +87,8 @@ def quantize_cells(
     group_size: int = GROUP,
     moments: dict[str, np.ndarray] | None = None,
     step: float | None = None,
+    symmetric: bool = False,
 ) -> keras.layers.RNN:
     """Returns the layer on cells of integers."""
-    return on_other_cells(
-        layer, lambda cell: quantized_layer(cell, bits, group_size, moments or {}, step)
-    )
+    options = (bits, group_size, moments or {}, step, symmetric)
+    return on_other_cells(layer, lambda cell: quantized_layer(cell, *options))
