@@ -23,6 +23,7 @@ from keras_tnattn.export.partial import partial_folder
 from keras_tnattn.export.recurrent import fused_loops, loops_without_lists
 from keras_tnattn.export.running import (
     Expected,
+    exact_names,
     resolution_of,
     run_litert,
     run_onnx,
@@ -395,7 +396,7 @@ def write_computation(
 
 
 def _write_onnx(wanted: Computation, path: str, max_error: float) -> dict[str, str]:
-    from keras_tnattn.export.onnx_file import OnnxFile, write_within
+    from keras_tnattn.export.onnx_file import OnnxFile
     from keras_tnattn.export.onnx_kernels import why_not_held
 
     with fused_loops(wanted.model):
@@ -409,7 +410,7 @@ def _write_onnx(wanted: Computation, path: str, max_error: float) -> dict[str, s
     if max_error > 0 and (rounding or wanted.data):
         rounding |= file.calibrate(wanted.data)
         error = functools.partial(expected.error, lambda x: run_onnx(path, x))
-        write_within(file, path, rounding, error, max_error)
+        exact_names(rounding, functools.partial(file.write, path), error, max_error)
     return graph.restored | file.restored
 
 
@@ -425,11 +426,11 @@ def _write_openvino(wanted: Computation, path: str, max_error: float) -> dict[st
 
 
 def _write_litert(wanted: Computation, path: str, max_error: float) -> dict[str, str]:
-    """Writes a LiteRT file whose error is within a bound.
+    """Writes a LiteRT file whose error is within a bound, once its exact form computes the same.
 
     Layers restore their matrices, those with the largest errors first, until it is.
     """
-    from keras_tnattn.export.litert_file import WIDENED, litert_file, stored_bytes
+    from keras_tnattn.export.litert_file import WIDENED, LitertFile, stored_bytes
     from keras_tnattn.export.litert_kernels import change_of, content_key, filter_of
 
     reasons: dict[int, str] = {}
@@ -441,6 +442,9 @@ def _write_litert(wanted: Computation, path: str, max_error: float) -> dict[str,
             return "floats: a table, of which each call restores rows"
         return reasons.get(content_key(matrix), "")
 
+    def run(inputs: Any) -> list[Any]:
+        return run_litert(path, inputs)
+
     trace = functools.partial(wanted.traced, stored_bytes, WIDENED, why_not_held=why_not_held)
     while True:
         examples = wanted.examples
@@ -450,23 +454,20 @@ def _write_litert(wanted: Computation, path: str, max_error: float) -> dict[str,
             # LiteRT's lists, in which other loops collect, have entries of one fixed size.
             graph = trace(batch=1)
             examples = [keras.tree.map_structure(lambda x: x[:1], x) for x in examples]
-        content, unread = litert_file(graph)
-        if unread:
+        file = LitertFile(graph)
+        if unread := file.write(path):
             keys = {content_key(graph.matrices[name]) for name in unread}
             reasons |= dict.fromkeys(keys, "floats: what reads it multiplies with floats only")
             continue
-        Path(path).write_bytes(content)
         expected = Expected(wanted.function, examples)
-        if not graph.matrices:
-            expected.check(lambda x: run_litert(path, x))
-            return graph.restored
-        if expected.error(lambda x: run_litert(path, x)) <= max_error:
+        file.write(path, graph.matrices)
+        expected.check(run)
+        write, error = functools.partial(file.write, path), functools.partial(expected.error, run)
+        spoiling = exact_names(graph.matrices, write, error, max_error)
+        if not spoiling:
             return graph.restored | change_of(graph.matrices)
-        forms = {content_key(x): filter_of(x) for x in graph.matrices.values()}
-        errors = {key: form.error for key, form in forms.items() if form is not None}
-        worst = sorted(errors, key=errors.__getitem__, reverse=True)
-        chosen = worst[: (len(worst) + 1) // 2]
-        reasons |= dict.fromkeys(chosen, "floats: the error would exceed its bound")
+        keys = {content_key(graph.matrices[name]) for name in spoiling}
+        reasons |= dict.fromkeys(keys, "floats: the error would exceed its bound")
 
 
 def _of(model: keras.Model) -> Callable[[Any], Any]:

@@ -6,7 +6,8 @@ floats become half floats if these are the same, with an operation `DEQUANTIZE`,
 executes once.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,42 +44,63 @@ def _narrowest(array: np.ndarray) -> np.ndarray:
     return half if np.array_equal(half.astype("float32"), array) else array
 
 
-def litert_file(model: Traced) -> tuple[bytes, set[str]]:
-    """Returns the content of a LiteRT file that needs builtin operations only.
+class LitertFile:
+    """The LiteRT file of a graph, of builtin operations only.
 
-    The signature `serving_default` has the inputs and outputs of the model by name. The second
-    result are the names of the matrices that are floats in the file, because no product reads them.
+    The signature `serving_default` has the inputs and outputs of the model by name.
+
+    Args:
+        model: The graph.
     """
-    import flatbuffers
-    from ai_edge_litert import schema_py_generated as schema
 
-    filters = {name: filter_of(matrix) for name, matrix in model.matrices.items()}
-    floats = {name: matrix.values() for name, matrix in model.matrices.items()}
-    ends = [*model.inputs, *model.computed, *model.weights, *model.outputs]
-    names = [name.partition(":")[0] for name in ends]
-    graph = _convertible(with_constants(model.graph, floats, names))
-    arguments = [*model.inputs, *model.computed, f"{ZERO}:0"]
-    file = _converted(schema, graph, arguments, model.outputs)
-    edit = _Edit(schema, file)
-    main = file.subgraphs[0]
-    places = dict(zip(arguments, map(int, main.inputs), strict=True))
-    edit.bind(main, places[f"{ZERO}:0"], np.float32(0))
-    inputs = {name.partition(":")[0]: places[name] for name in model.inputs}
-    main.inputs = np.array(list(inputs.values()), "int32")
-    # Bodies of loops are graphs of their own.
-    unread = set.intersection(*(edit.multiply(graph, filters) for graph in file.subgraphs))
-    edit.narrow(main)
-    if model.computed:
-        first = _converted(schema, graph, list(model.weights), model.computed)
-        edit.compute_once(first, list(model.weights.values()), [places[x] for x in model.computed])
-    outputs = dict(zip(model.output_names, map(int, main.outputs), strict=True))
-    edit.finish(inputs, outputs, not (model.computed or model.matrices))
-    builder = flatbuffers.Builder(1024)
-    builder.Finish(file.Pack(builder), b"TFL3")
-    return bytes(builder.Output()), unread
+    def __init__(self, model: Traced) -> None:
+        self._model = model
+        self._filters = {name: filter_of(matrix) for name, matrix in model.matrices.items()}
+        floats = {name: matrix.values() for name, matrix in model.matrices.items()}
+        ends = [*model.inputs, *model.computed, *model.weights, *model.outputs]
+        names = [name.partition(":")[0] for name in ends]
+        graph = _convertible(with_constants(model.graph, floats, names))
+        self._arguments = [*model.inputs, *model.computed, f"{ZERO}:0"]
+        # As bytes, because each file changes what it is made from.
+        self._main = _converted(graph, self._arguments, model.outputs)
+        self._once = _converted(graph, [*model.weights], model.computed) if model.computed else b""
+
+    def write(self, path: str, exact: Collection[str] = ()) -> set[str]:
+        """Writes the file.
+
+        Args:
+            path: The path.
+            exact: The names of the matrices that are floats in the file.
+
+        Returns:
+            The names of the others that are floats, because no product reads them.
+        """
+        import flatbuffers
+        from ai_edge_litert import schema_py_generated as schema
+
+        model, file = self._model, schema.ModelT.InitFromPackedBuf(self._main, 0)
+        edit, main = _Edit(schema, file), file.subgraphs[0]
+        places = dict(zip(self._arguments, map(int, main.inputs), strict=True))
+        edit.bind(main, places[f"{ZERO}:0"], np.float32(0))
+        inputs = {name.partition(":")[0]: places[name] for name in model.inputs}
+        main.inputs = np.array(list(inputs.values()), "int32")
+        filters = {name: form for name, form in self._filters.items() if name not in exact}
+        # Bodies of loops are graphs of their own.
+        unread = set.intersection(*(edit.multiply(graph, filters) for graph in file.subgraphs))
+        edit.narrow(main)
+        if model.computed:
+            first = schema.ModelT.InitFromPackedBuf(self._once, 0)
+            computed = [places[x] for x in model.computed]
+            edit.compute_once(first, list(model.weights.values()), computed)
+        outputs = dict(zip(model.output_names, map(int, main.outputs), strict=True))
+        edit.finish(inputs, outputs, not (model.computed or model.matrices))
+        builder = flatbuffers.Builder(1024)
+        builder.Finish(file.Pack(builder), b"TFL3")
+        Path(path).write_bytes(builder.Output())
+        return unread
 
 
-def _converted(schema: Any, graph: Any, inputs: list[str], outputs: list[str]) -> Any:
+def _converted(graph: Any, inputs: list[str], outputs: list[str]) -> bytes:
     """Converts the part of a graph between tensors; its inputs and outputs keep their order."""
     import tensorflow as tf
 
@@ -86,8 +108,7 @@ def _converted(schema: Any, graph: Any, inputs: list[str], outputs: list[str]) -
     with quiet():
         converter = tf.lite.TFLiteConverter.from_concrete_functions([function])
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
-        content = converter.convert()
-    return schema.ModelT.InitFromPackedBuf(content, 0)
+        return converter.convert()
 
 
 def _convertible(graph: Any) -> Any:

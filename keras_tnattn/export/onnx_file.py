@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -130,37 +130,6 @@ class OnnxFile:
             file.graph,
             {name: (by_name[_node(name)], x) for name, x in self._model.matrices.items()},
         )
-
-
-def write_within(
-    file: OnnxFile, path: str, names: Collection[str], error_of: Callable[[], float], bound: float
-) -> None:
-    """Writes a file whose error is within a bound.
-
-    As many products as possible round their inputs, none if that is not enough.
-
-    Args:
-        file: The file.
-        path: The path.
-        names: The names of the matrices whose products can round their inputs.
-        error_of: Returns the error of the file at the path.
-        bound: The largest error.
-    """
-    file.write(path)
-    if error_of() <= bound:
-        return
-    alone = {}
-    for name in names:
-        file.write(path, set(names) - {name})
-        alone[name] = error_of()
-    exact: set[str] = set()
-    for name in sorted(alone, key=alone.__getitem__, reverse=True):
-        exact.add(name)
-        rest = [alone[other] for other in names if other not in exact]
-        if math.hypot(*rest) <= bound:  # errors of different products hardly depend on each other
-            file.write(path, exact)
-            if error_of() <= bound:
-                return
 
 
 def openvino_model(model: Traced) -> Any:

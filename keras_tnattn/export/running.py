@@ -1,7 +1,8 @@
 """Runs files by their own runtimes, and compares their outputs with those of a model."""
 
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import keras
@@ -104,6 +105,40 @@ def run_openvino(path: str, example: Tensors) -> list[np.ndarray]:
 
 def run_litert(path: str, example: Tensors) -> list[np.ndarray]:
     return litert_runner(path)(keras.tree.flatten(example))
+
+
+def exact_names(
+    names: Collection[str],
+    write: Callable[[set[str]], Any],
+    error_of: Callable[[], float],
+    bound: float,
+) -> set[str]:
+    """Writes a file whose error is within a bound; returns which of its products are exact.
+
+    As few as possible are, those with the largest errors first, and all if fewer are not enough.
+
+    Args:
+        names: The names of the products that can round their inputs.
+        write: Writes the file; the products of these names are exact.
+        error_of: Returns the error of the file.
+        bound: The largest error.
+    """
+    exact: set[str] = set()
+    write(exact)
+    if error_of() <= bound:
+        return exact
+    alone = {}
+    for name in names:
+        write(set(names) - {name})
+        alone[name] = error_of()
+    for name in sorted(alone, key=alone.__getitem__, reverse=True):
+        exact.add(name)
+        rest = [alone[other] for other in names if other not in exact]
+        if math.hypot(*rest) <= bound:  # errors of different products hardly depend on each other
+            write(exact)
+            if error_of() <= bound:
+                break
+    return exact
 
 
 def is_fast(run: _Run, other: _Run, example: Tensors) -> bool:

@@ -94,14 +94,36 @@ def test_convolutions_with_folded_normalizations_and_attention(tmp_path):
     assert relative(got, model.predict(example, verbose=0)) < 0.015
 
 
-@pytest.mark.parametrize("max_error", [0.0, 1e-5])
-def test_layers_are_restored_until_the_error_is_within_its_bound(max_error, tmp_path):
+def test_layers_are_restored_until_the_error_is_within_its_bound(tmp_path):
     model = dense(8, 96)
-    path = export_litert(model, tmp_path / "model.tflite", max_error=max_error)
-    assert not filters_of(path)  # those of products with restored matrices are no constants
     x = RNG.normal(size=(4, 64)).astype("float32")
-    (got,) = running.run_litert(str(path), x)
-    np.testing.assert_allclose(got, model.predict(x, verbose=0), atol=1e-4)
+    expected, bound = model.predict(x, verbose=0), 1.0
+    for count in (2, 1, 0):  # those of products with restored matrices are no constants
+        path = export_litert(model, tmp_path / f"{count}.tflite", x, max_error=bound)
+        assert len(filters_of(path)) == count
+        error = relative(running.run_litert(str(path), x)[0], expected)
+        assert error <= bound
+        bound = 0.9 * error
+    assert error < 1e-5
+    path = export_litert(model, tmp_path / "exact.tflite", x, max_error=0)
+    assert not filters_of(path)
+
+
+class Growing(layers.Layer):
+    """Multiplies by a number that grows with each call."""
+
+    number = 1.0
+
+    def call(self, inputs):
+        Growing.number *= 1.001
+        return inputs * Growing.number
+
+
+def test_a_file_must_compute_the_same_but_for_its_integers(tmp_path):
+    model = keras.Sequential([keras.Input((64,)), *dense(8, 96).layers, Growing()])
+    with pytest.raises(RuntimeError, match="something else"):
+        export_litert(model, tmp_path / "model.tflite")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("bits", [8, 4, 2])
