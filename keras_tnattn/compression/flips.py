@@ -25,8 +25,6 @@ def upper_bound(flips: int, rows: int, confidence: float) -> float:
         rows: The number of independent rows.
         confidence: In (0, 1).
     """
-    if flips >= rows:
-        return 1.0
     counts = np.arange(flips + 1)
     # The logarithms of the binomial coefficients.
     ways = np.append(0.0, np.cumsum(np.log((rows - counts[:-1]) / counts[1:])))

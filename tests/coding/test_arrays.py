@@ -34,6 +34,14 @@ def test_decoding_gives_the_same_bytes(make, dtype, monkeypatch):
             assert again.tobytes() == array.tobytes(), (method, shape)
 
 
+def test_symbols_that_are_rarer_than_a_part_are_kept():
+    array = np.zeros(2 * arrays._PARTS, "uint8")
+    array[7] = 1
+    code = arrays._encoded(arrays._streams(array, "bytes"))
+    code = arrays._filled_up(code, array.nbytes)
+    np.testing.assert_array_equal(arrays.decode(code, "bytes", array.dtype, array.shape), array)
+
+
 @pytest.mark.parametrize("share", [0.5, 0.9, 0.99])
 @pytest.mark.parametrize(("bits", "axis"), [(8, 0), (6, 0), (4, 0), (3, 0), (3, 1), (2, 0)])
 def test_code_is_as_small_as_the_entropy(bits, axis, share):

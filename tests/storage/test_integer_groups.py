@@ -47,6 +47,17 @@ def test_the_bytes_say_what_is_restored(bits, group_size):
 
 
 @pytest.mark.parametrize("bits", ALL_BITS)
+def test_symmetric_groups_have_their_zero_in_the_middle(bits):
+    groups = integer_groups.quantize_groups(MATRIX, bits, 16, symmetric=True)
+    numbers, steps, zeros = integer_groups.numbers_of_groups(groups, 45, bits)
+    assert (zeros == 2 ** (bits - 1)).all()
+    assert numbers.min() >= (bits == 8)  # -127 to 127
+    if bits >= 6:
+        error = np.abs(restored_matrix(groups, 45, bits, 16) - MATRIX)
+        assert (error <= 1.01 * np.repeat(steps, 16, axis=0)[:45]).all()
+
+
+@pytest.mark.parametrize("bits", ALL_BITS)
 def test_errors_are_below_a_step(bits):
     groups = integer_groups.quantize_groups(MATRIX, bits, 16)
     approximation, shares = restored_matrix(groups, 45, bits, 16), []
