@@ -269,7 +269,7 @@ def unique_names(names: Sequence[str]) -> list[str]:
     result: list[str] = []
     for name in names:
         clean = "".join(c if c.isalnum() else "_" for c in name or "input")
-        while clean in result:
+        while clean in [*result, "self"]:  # which no keyword of LiteRT's runner can be
             clean += "_"
         result.append(clean)
     return result

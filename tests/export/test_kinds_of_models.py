@@ -57,7 +57,7 @@ ORDERS = {
     "ids, feats": ids_before_features,
     "right, left": lambda: difference("right", "left"),
     "enc, dec": lambda: difference("enc", "dec"),
-    "words of Python": lambda: difference("in", "class"),
+    "words of Python": lambda: difference("self", "class"),
     "names that are one identifier": lambda: difference("a b", "a_b", as_dict=True),
     "names that are none": lambda: difference("é", "1st"),
     "names of each other": lambda: difference("a", "b", as_dict=True),
