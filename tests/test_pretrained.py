@@ -1,10 +1,14 @@
 """The models that come with the package load on every backend and say what they are."""
 
 import json
+import os
+import subprocess
+import sys
 
 import keras
 import numpy as np
 import pytest
+from import_path import IMPORT_PATH
 from sklearn.datasets import load_digits
 
 import keras_tnattn
@@ -41,6 +45,15 @@ def test_dates_and_names_are_translated():
     assert translate("terça-feira, 17 de dezembro de 1963") == "Tuesday, December 17, 1963"
     (best, *_), (other, *_) = translate.n_best(["16:52", "Nova Caledônia"], beam_size=2)
     assert (best[0], other[0]) == ("4:52 PM", "New Caledonia")
+
+
+@pytest.mark.slow
+def test_jax_translates_without_an_import_of_tensorflow():
+    pytest.importorskip("jax")
+    code = "import sys, keras_tnattn; print(keras_tnattn.load('dates-and-names')('16:52'))"
+    code += "; assert 'tensorflow' not in sys.modules"
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": IMPORT_PATH}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
 
 
 def test_digits_are_read():

@@ -244,8 +244,9 @@ class KerasAttention(AttentionAdapter):
     def can_extend(self) -> bool:
         if type(self.layer) is not keras.layers.MultiHeadAttention:
             return False
-        config = self.layer.get_config()
-        return not config.get("use_gate") and config.get("sliding_window") is None
+        # In its config, too, but Keras imports TensorFlow, if it is installed, to make one.
+        gate, window = (getattr(self.layer, f"_{x}", None) for x in ("use_gate", "sliding_window"))
+        return not gate and window is None
 
     @property
     def keeps_memory(self) -> bool:

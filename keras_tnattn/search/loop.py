@@ -183,6 +183,7 @@ class _Compiled(keras.Model):
         # XLA is a tenth faster at best on a CPU, and compiles each size that is left of a batch
         # for itself; without it TensorFlow traces once for all. JAX has nothing else.
         self.jit_compile = keras.backend.backend() == "jax"
+        self.built = True  # else Keras calls it once step by step, and JAX compiles each step
 
     def call(self, inputs: Any) -> Any:
         return self.function(inputs)

@@ -218,6 +218,19 @@ def test_the_keys_and_values_that_are_kept_are_those_of_the_whole_prefix():
         np.testing.assert_allclose(got.scores, want.scores, rtol=1e-4)
 
 
+def test_a_start_is_called_once(monkeypatch):
+    # Keras calls a model that is not built once more, and JAX compiles each of its operations.
+    calls, start = [], BeamSearch.start
+
+    def count(*args, **options):
+        calls.append(1)
+        return start(*args, **options)
+
+    monkeypatch.setattr(BeamSearch, "start", count)
+    BeamSearch(make_model("sdpa"), 1, START, END, EXTRA)(padded(SOURCES[:1]))
+    assert calls == [1]
+
+
 @pytest.mark.parametrize("option", [{"use_gate": True}, {"sliding_window": 2}])
 def test_no_keys_are_kept_where_they_would_not_do(option):
     if not option.keys() & inspect.signature(keras.layers.MultiHeadAttention).parameters.keys():
