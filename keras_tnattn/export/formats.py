@@ -408,9 +408,12 @@ def _write_onnx(wanted: Computation, path: str, max_error: float) -> dict[str, s
         file.write(path, rounding)
     expected.check(lambda x: run_onnx(path, x))
     if max_error > 0 and (rounding or wanted.data):
-        rounding |= file.calibrate(wanted.data)
+        kernels, write = file.calibrate(wanted.data), functools.partial(file.write, path)
         error = functools.partial(expected.error, lambda x: run_onnx(path, x))
-        exact_names(rounding, functools.partial(file.write, path), error, max_error)
+        exact = exact_names(rounding | kernels, write, error, max_error)
+        # With some of them in floats, convolutions with integers can be slow.
+        if exact & kernels and not file.keeps_fast(exact):
+            exact_names(rounding, write, error, max_error)
     return graph.restored | file.restored
 
 

@@ -9,7 +9,7 @@ The range of a tensor is that of the least squared error on rows of data, not th
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -104,6 +104,20 @@ class Convolution:
             source = node.inputs[position]
             node.outputs[0].replace_all_uses_with(source, replace_graph_outputs=True)
             node.graph.remove(node, safe=True)
+
+    def keep_floats(self, writer: MatrixWriter) -> None:
+        """Lets ONNX Runtime compute with floats also between integers.
+
+        It would round the kernel, with one scale for all outputs. An operation that changes nothing
+        prevents it, and becomes part of the convolution.
+        """
+        value = self.end
+        if value.producer().op_type in ("Relu", "Clip"):
+            value = value.producer().inputs[0]
+        users = list(value.uses())
+        new = writer.first("LeakyRelu", value, alpha=1.0)
+        for node, position in users:
+            node.replace_input_with(position, new)
 
     def write(self, writer: MatrixWriter, source: Range) -> None:
         """Writes the kernel and the bias as integers, for inputs of a range."""
@@ -229,7 +243,10 @@ def _take_padding(convolution: Convolution) -> None:
 
 
 def write_integers(
-    writer: MatrixWriter, convolutions: Sequence[Convolution], ranges: Mapping[str, Range]
+    writer: MatrixWriter,
+    convolutions: Sequence[Convolution],
+    ranges: Mapping[str, Range],
+    exact: Collection[str] = (),
 ) -> None:
     """Lets convolutions compute with integers.
 
@@ -237,6 +254,7 @@ def write_integers(
         writer: Of their graph.
         convolutions: The convolutions.
         ranges: The ranges of their sources and ends, by name.
+        exact: The names of those that compute with floats.
     """
     rounded: dict[ir.Value | None, Range] = {}
 
@@ -252,11 +270,17 @@ def write_integers(
 
     by_node = {x.node: x for x in convolutions}
     for convolution in convolutions:
-        convolution.merge()
-        round_to(convolution.node.outputs[0], ranges[convolution.end.name or ""])
+        if convolution.name not in exact:
+            convolution.merge()
+            round_to(convolution.node.outputs[0], ranges[convolution.end.name or ""])
     for node in list(writer.graph):
-        source = node.inputs[0] if node.inputs else None
-        if node in by_node:
+        source: Any = node.inputs[0] if node.inputs else None
+        if node in by_node and by_node[node].name in exact:
+            if by_node[node].pads is not None:  # which ONNX Runtime merges, too
+                source = source.producer().inputs[0]
+            if source in rounded:
+                by_node[node].keep_floats(writer)
+        elif node in by_node:
             if source not in rounded:
                 round_to(source, ranges[by_node[node].source.name or ""])
             by_node[node].write(writer, rounded[node.inputs[0]])

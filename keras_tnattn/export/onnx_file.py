@@ -45,12 +45,12 @@ class OnnxFile:
     def __init__(self, model: Traced) -> None:
         self._model, self.restored = model, dict[str, str]()
         self._ranges: dict[str, Range] = {}
-        self._slow: set[str] = set()
+        self._row, self._slow, self.kernels = list[np.ndarray](), set[str](), set[str]()
         # As bytes, because each copy shares its constants with the message that it is made from.
         self._converted = ir.to_proto(_converted(model)).SerializeToString()
 
     def calibrate(self, batches: Sequence[Any]) -> set[str]:
-        """Lets convolutions compute with integers, where that is faster, in ranges of rows of data.
+        """Lets convolutions compute with integers, where that is fast, in ranges of rows of data.
 
         Args:
             batches: Inputs of the model.
@@ -62,7 +62,7 @@ class OnnxFile:
         found = self._convolutions(ir.from_proto(content))
         if not found or not batches:
             return set()
-        few, _ = self._filled(self._model.matrices)
+        few = self._filled(self._model.matrices)[0]
         names = {value.name for x in found for value in (x.source, x.end)}
         tensors = [*few.graph.inputs, *(x for node in few.graph for x in node.outputs)]
         values = {str(x.name): x for x in tensors if x.name in names}
@@ -70,12 +70,19 @@ class OnnxFile:
         run = onnx_runner(_content(few))
         rows = list(_few_rows(batches))
         self._ranges = ranges_of(dict(zip(values, run(x), strict=True)) for x in rows)
-        integers, floats = (
-            onnx_runner(_content(self._filled(exact)[0])) for exact in ((), {x.name for x in found})
-        )
-        if not is_fast(integers, floats, rows[0]):
-            self._ranges, self._slow = {}, {_node(x.name) for x in found}
-        return {x.name for x in found if self._ranges}
+        self.kernels, self._row = {x.name for x in found}, rows[0]
+        return self.kernels if self.keeps_fast(()) else set()
+
+    def keeps_fast(self, exact: Collection[str]) -> bool:
+        """Whether convolutions with integers are fast, but those that are exact; else drops all."""
+        if not self.kernels:
+            return True
+        both = (exact, self.kernels.union(exact))
+        integers, floats = (onnx_runner(_content(self._filled(names)[0])) for names in both)
+        fast = is_fast(integers, floats, self._row)
+        if not fast:
+            self._ranges, self._slow, self.kernels = {}, {*map(_node, self.kernels)}, set()
+        return fast
 
     def write(self, path: str, exact: Collection[str] = ()) -> set[str]:
         """Writes the file.
@@ -88,12 +95,13 @@ class OnnxFile:
             The names of the matrices whose products round their inputs. Attribute `restored` has
             those that become floats when the file is loaded, with the reasons.
         """
-        file, rounding = self._filled(exact)
+        file, rounding, self.restored = self._filled(exact)
         _tidy(file, self._model.output_names)
         Path(path).write_bytes(_content(file))
         return rounding
 
-    def _filled(self, exact: Collection[str]) -> tuple[ir.Model, set[str]]:
+    def _filled(self, exact: Collection[str]) -> tuple[ir.Model, set[str], dict[str, str]]:
+        """Returns a file, and what `write` returns and has."""
         file = ir.from_proto(onnx.load_model_from_string(self._converted))
         file.ir_version = _IR_VERSION
         file.opset_imports.update({"": _OPSET, "com.microsoft": 1})
@@ -102,9 +110,8 @@ class OnnxFile:
         for name, array in self._model.weights.items():
             by_name[_node(name)].replace_all_uses_with(writer.constant(array))
         found = self._convolutions(file) if self._ranges else []
-        integers = [x for x in found if x.name not in exact]
-        write_integers(writer, integers, self._ranges)
-        rounding = {x.name for x in integers} | {
+        write_integers(writer, found, self._ranges, exact)
+        rounding = {x.name for x in found if x.name not in exact} | {
             name
             for name, matrix in self._model.matrices.items()
             if writer.write(by_name[_node(name)], matrix, name not in exact)
@@ -112,17 +119,17 @@ class OnnxFile:
         del file.graph.inputs[len(self._model.inputs) :]
         passes.TopologicalSortPass()(file)
         passes.RemoveUnusedNodesPass()(file)
-        self.restored = writer.restored
+        restored = writer.restored
         for convolution in found:
             name = _node(convolution.name)
-            if convolution.name in exact and name in self.restored:
-                self.restored[name] = "floats: the error would exceed its bound"
+            if convolution.name in exact and name in restored:
+                restored[name] = "floats: the error would exceed its bound"
             elif convolution.name not in exact and convolution.scales is None:
                 is_again = convolution.name in self._model.matrices
-                self.restored[name] = AGAIN if is_again else AGAIN.replace("again, ", "")
-        for name in self._slow & self.restored.keys():
-            self.restored[name] = "floats: integers take more time"
-        return file, rounding
+                restored[name] = AGAIN if is_again else AGAIN.replace("again, ", "")
+        for name in self._slow & restored.keys():
+            restored[name] = "floats: integers take more time"
+        return file, rounding, restored
 
     def _convolutions(self, file: ir.Model) -> list[Convolution]:
         by_name = {value.name: value for value in file.graph.inputs}
