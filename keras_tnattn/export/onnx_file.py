@@ -408,10 +408,13 @@ def _convert_recurrent(context: Any, node: Any, name: str, arguments: Any) -> No
         kernels[2] = add("Concat", [kernels[2], zeros], attr={"axis": 1})[0]
     else:
         attributes["linear_before_reset"] = 1
-    states = [first, memory] if op == "LSTM" else [first]
+    # States of one row, which all rows share, are zeros: those of a call without any.
+    are_zeros = context.get_shape(first)[1] == 1 != context.get_shape(x)[1]
+    states = [] if are_zeros else [first, memory] if op == "LSTM" else [first]
     ends = list(zip(node.output, node.output_dtypes, node.output_shapes, strict=True))
     context.remove_node(node.name)
-    new = add(op, [x, *kernels, "", *states], 1 + len(states), attr=attributes)
+    count = 3 if op == "LSTM" else 2
+    new = add(op, [x, *kernels, "", *states], count, attr=attributes)
     for source, (output, dtype, shape) in zip(new, ends, strict=False):
         of_steps = source == new[0]
         inputs = [source, const([1])] if of_steps else [source]

@@ -12,7 +12,7 @@ of rows, and multiply with integers.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -33,7 +33,7 @@ def fused_loops(model: keras.Model) -> contextlib.AbstractContextManager[None]:
     These are LSTMs, and GRUs that reset after the product, with the usual activations.
     """
     layers = [layer for layer in flat_layers(model) if _gates_of(layer)]
-    return _replaced([(x, "inner_loop", _fused(x, x.inner_loop)) for x in layers])
+    return _with_loops({layer: _fused(layer, layer.inner_loop) for layer in layers})
 
 
 def loops_without_lists(model: keras.Model) -> contextlib.AbstractContextManager[None]:
@@ -43,26 +43,23 @@ def loops_without_lists(model: keras.Model) -> contextlib.AbstractContextManager
     """
     layers = [layer for layer in flat_layers(model) if isinstance(layer, keras.layers.RNN)]
     layers = [layer for layer in layers if not (layer.stateful or layer.unroll)]
-    loops = [(layer, "inner_loop", _without_lists(layer)) for layer in layers]
-    # Of one row, to which the loop adds those that it has.
-    states = [(x, "get_initial_state", _first_states(x.get_initial_state)) for x in layers]
-    return _replaced([*loops, *states])
+    return _with_loops({layer: _without_lists(layer) for layer in layers})
 
 
 @contextlib.contextmanager
-def _replaced(methods: Sequence[tuple[Any, str, Callable[..., Any]]]) -> Iterator[None]:
-    """Replaces methods of layers for a while."""
+def _with_loops(loops: Mapping[keras.layers.RNN, Callable[..., Any]]) -> Iterator[None]:
+    """Gives layers other loops for a while, whose first states, if a call has none, have one row.
+
+    A loop adds them to the rows that it has, or lets an operation begin with zeros.
+    """
     try:
-        for layer, name, method in methods:
-            setattr(layer, name, method)
+        for layer, loop in loops.items():
+            layer.inner_loop, states = loop, layer.get_initial_state
+            layer.get_initial_state = lambda batch_size=None, states=states: states(1)
         yield
     finally:
-        for layer, name, _ in methods:
-            vars(layer).pop(name, None)
-
-
-def _first_states(method: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda batch_size=None: method(1)
+        for layer in loops:
+            del layer.inner_loop, layer.get_initial_state
 
 
 def _without_lists(layer: keras.layers.RNN) -> Callable[..., Any]:
@@ -126,13 +123,15 @@ def _fused(layer: keras.layers.RNN, loop: Callable[..., Any]) -> Callable[..., A
         states, masks = keras.tree.flatten(initial_state), keras.tree.flatten(mask)
         mask = masks[0] if masks else None
         if mask is not None and layer.return_state:
-            return loop(sequences, initial_state, mask, training)
+            zeros = ops.zeros_like(sequences[:, 0, :1])
+            states = [ops.cast(state, zeros.dtype) + zeros for state in states]
+            return loop(sequences, states, mask, training)
         if layer.go_backwards:
             sequences = ops.flip(sequences, axis=1)
             mask = None if mask is None else ops.flip(mask, axis=1)
         if mask is None:
             outputs, new = _run(layer, sequences, states)
-            return outputs[:, -1], outputs, new
+            return new[0], outputs, new
         count = ops.cumsum(ops.cast(mask, "int32"), axis=1)
         steps = ops.arange(ops.shape(mask)[1], dtype="int32")
         order = ops.argsort(ops.where(mask, steps, steps + ops.shape(mask)[1]), axis=1)
