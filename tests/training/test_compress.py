@@ -19,12 +19,12 @@ from translator_runs import make_run
 
 from keras_tnattn.compression.candidates import byte_count
 from keras_tnattn.compression.runtimes import RUNTIMES
-from keras_tnattn.export import formats
+from keras_tnattn.export import file_outputs, formats
 from keras_tnattn_train import compress
 from keras_tnattn_train.classify.loading import ClassifierRun, thinned
 from keras_tnattn_train.classify.train import Part
 from keras_tnattn_train.cli import train
-from keras_tnattn_train.compress import main
+from keras_tnattn_train.compress import FILES, main
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import choices
 from keras_tnattn_train.predict import main as predict
@@ -631,6 +631,22 @@ def test_a_table_measures_a_file_which_is_exported(tmp_path, capsys):
         table.write_text(text)
         assert main([*options, "--label-column", column]) == 2
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("runtime", ["litert", "openvino"])
+def test_a_small_model_is_written_for_a_runtime(runtime, tmp_path):
+    if keras.backend.backend() not in formats.BACKENDS["LiteRT"]:
+        pytest.skip("these files are written on TensorFlow")
+    pytest.importorskip({"litert": "ai_edge_litert"}.get(runtime, runtime))
+    keras.Sequential([keras.Input((16,)), keras.layers.Dense(64)]).save(tmp_path / "net.keras")
+    assert main([str(tmp_path / "net.keras"), "--target", "2", "--export", runtime]) == 0
+    folder = tmp_path / "net-compressed"
+    inputs = np.random.default_rng(0).normal(size=(5, 16)).astype("float32")
+    (outputs,) = file_outputs(folder / FILES[runtime])(inputs)
+    expected = keras.models.load_model(folder / "model.keras").predict(inputs, verbose=0)
+    assert np.linalg.norm(outputs - expected) < 0.02 * np.linalg.norm(expected)
+    sizes = [path.stat().st_size for path in folder.glob("model.[tbx]*")]
+    assert 1100 < sum(sizes) < 12_000  # OpenVINO's XML is text
 
 
 def test_a_file_that_cannot_be_written_is_refused_at_once(tmp_path, monkeypatch, capsys):
