@@ -57,15 +57,26 @@ def _range(low: float, high: float) -> Range:
     return Range(scale, np.uint8(np.rint(-low / scale)))
 
 
-def ranges_of(batches: Iterable[Mapping[str, np.ndarray]]) -> dict[str, Range]:
-    """Returns the ranges of tensors, given by name for some batches of data."""
+class Numbers(NamedTuple):
+    """What is known of the numbers of a tensor: their range, and the mean of each channel."""
+
+    range: Range
+    means: np.ndarray
+
+
+def numbers_of(batches: Iterable[Mapping[str, np.ndarray]]) -> dict[str, Numbers]:
+    """Returns what is known of the tensors that are given by name for some batches of data."""
     samples: dict[str, list[np.ndarray]] = {}
+    means: dict[str, list[np.ndarray]] = {}
     for batch in batches:
         for name, array in batch.items():
             step = array.size // _SAMPLE | 1  # odd, so that all channels count
             sample = np.append(array.ravel()[::step], [array.min(), array.max()])
             samples.setdefault(name, []).append(sample)
-    return {name: range_of(np.concatenate(parts)) for name, parts in samples.items()}
+            channels = np.moveaxis(array, 1, 0).reshape(array.shape[1], -1)
+            means.setdefault(name, []).append(channels.mean(axis=1))
+    ranges = {name: range_of(np.concatenate(parts)) for name, parts in samples.items()}
+    return {name: Numbers(ranges[name], np.mean(means[name], axis=0)) for name in ranges}
 
 
 @dataclasses.dataclass
@@ -119,8 +130,11 @@ class Convolution:
         for node, position in users:
             node.replace_input_with(position, new)
 
-    def write(self, writer: MatrixWriter, source: Range) -> None:
-        """Writes the kernel and the bias as integers, for inputs of a range."""
+    def write(self, writer: MatrixWriter, source: Range, means: np.ndarray) -> None:
+        """Writes the kernel and the bias as integers, for inputs of a range and of some means.
+
+        The bias makes up for what the integers of the kernel change on average.
+        """
         axes, outputs = tuple(range(1, self.kernel.ndim)), len(self.kernel)
         by_output = (outputs, *[1] * len(axes))
         kernel = self.kernel * self.factors.reshape(by_output).astype("float32")
@@ -133,9 +147,13 @@ class Convolution:
         zeros = writer.constant(np.zeros(outputs, "int8"))
         integers = np.rint(kernel / scales.reshape(by_output)).clip(-128, 127)
         numbers = writer.constant(integers.astype("int8"))
+        change = (kernel - integers * scales.reshape(by_output)).reshape(*kernel.shape[:2], -1)
+        groups = means.reshape(-1, kernel.shape[1])
+        of_output = np.repeat(groups, outputs // len(groups), axis=0)
+        corrected = self.bias + (change.sum(axis=-1) * of_output).sum(axis=1)
         kernel = writer.first("DequantizeLinear", numbers, writer.constant(scales), zeros, axis=0)
         scales = scales * source.scale
-        bias = writer.constant(np.rint(self.bias / scales).astype("int32"))
+        bias = writer.constant(np.rint(corrected / scales).astype("int32"))
         zeros = writer.constant(np.zeros(outputs, "int32"))
         bias = writer.first("DequantizeLinear", bias, writer.constant(scales), zeros, axis=0)
         self.node.resize_inputs(3)
@@ -245,7 +263,7 @@ def _take_padding(convolution: Convolution) -> None:
 def write_integers(
     writer: MatrixWriter,
     convolutions: Sequence[Convolution],
-    ranges: Mapping[str, Range],
+    numbers: Mapping[str, Numbers],
     exact: Collection[str] = (),
 ) -> None:
     """Lets convolutions compute with integers.
@@ -253,7 +271,7 @@ def write_integers(
     Args:
         writer: Of their graph.
         convolutions: The convolutions.
-        ranges: The ranges of their sources and ends, by name.
+        numbers: What is known of their sources and ends, by name.
         exact: The names of those that compute with floats.
     """
     rounded: dict[ir.Value | None, Range] = {}
@@ -272,7 +290,7 @@ def write_integers(
     for convolution in convolutions:
         if convolution.name not in exact:
             convolution.merge()
-            round_to(convolution.node.outputs[0], ranges[convolution.end.name or ""])
+            round_to(convolution.node.outputs[0], numbers[convolution.end.name].range)
     for node in list(writer.graph):
         source: Any = node.inputs[0] if node.inputs else None
         if node in by_node and by_node[node].name in exact:
@@ -282,7 +300,8 @@ def write_integers(
                 by_node[node].keep_floats(writer)
         elif node in by_node:
             if source not in rounded:
-                round_to(source, ranges[by_node[node].source.name or ""])
-            by_node[node].write(writer, rounded[node.inputs[0]])
+                round_to(source, numbers[by_node[node].source.name].range)
+            means = numbers[by_node[node].source.name].means
+            by_node[node].write(writer, rounded[node.inputs[0]], means)
         elif node.op_type in _KEEPS and source in rounded:
             round_to(node.outputs[0], rounded[source])

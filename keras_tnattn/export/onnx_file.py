@@ -15,9 +15,9 @@ import onnx_ir.passes.common as passes
 
 from keras_tnattn.export.onnx_convolutions import (
     Convolution,
-    Range,
+    Numbers,
     convolutions_of,
-    ranges_of,
+    numbers_of,
     write_integers,
 )
 from keras_tnattn.export.onnx_kernels import AGAIN, MatrixWriter
@@ -44,7 +44,7 @@ class OnnxFile:
 
     def __init__(self, model: Traced) -> None:
         self._model, self.restored = model, dict[str, str]()
-        self._ranges: dict[str, Range] = {}
+        self._numbers: dict[str, Numbers] = {}
         self._row, self._slow, self.kernels = list[np.ndarray](), set[str](), set[str]()
         # As bytes, because each copy shares its constants with the message that it is made from.
         self._converted = ir.to_proto(_converted(model)).SerializeToString()
@@ -69,7 +69,7 @@ class OnnxFile:
         few.graph.outputs[:] = values.values()
         run = onnx_runner(_content(few))
         rows = list(_few_rows(batches))
-        self._ranges = ranges_of(dict(zip(values, run(x), strict=True)) for x in rows)
+        self._numbers = numbers_of(dict(zip(values, run(x), strict=True)) for x in rows)
         self.kernels, self._row = {x.name for x in found}, rows[0]
         return self.kernels if self.keeps_fast(()) else set()
 
@@ -81,7 +81,7 @@ class OnnxFile:
         integers, floats = (onnx_runner(_content(self._filled(names)[0])) for names in both)
         fast = is_fast(integers, floats, self._row)
         if not fast:
-            self._ranges, self._slow, self.kernels = {}, {*map(_node, self.kernels)}, set()
+            self._numbers, self._slow, self.kernels = {}, {*map(_node, self.kernels)}, set()
         return fast
 
     def write(self, path: str, exact: Collection[str] = ()) -> set[str]:
@@ -109,8 +109,8 @@ class OnnxFile:
         writer = MatrixWriter(file.graph)
         for name, array in self._model.weights.items():
             by_name[_node(name)].replace_all_uses_with(writer.constant(array))
-        found = self._convolutions(file) if self._ranges else []
-        write_integers(writer, found, self._ranges, exact)
+        found = self._convolutions(file) if self._numbers else []
+        write_integers(writer, found, self._numbers, exact)
         rounding = {x.name for x in found if x.name not in exact} | {
             name
             for name, matrix in self._model.matrices.items()

@@ -10,7 +10,7 @@ onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
 
 from keras_tnattn import compress  # noqa: E402
-from keras_tnattn.export import formats, onnx_file  # noqa: E402
+from keras_tnattn.export import formats, onnx_file, running  # noqa: E402
 from keras_tnattn.export.onnx_convolutions import range_of  # noqa: E402
 
 layers = keras.layers
@@ -116,6 +116,21 @@ def test_integers_of_bytes_stay_what_they_are(bits, tmp_path, capsys):
         assert set(matrix.zeros.ravel()) == {128}
         signs = np.where(np.arange(16) % 3, 1, -1)[:, None, None, None]
         np.testing.assert_array_equal(kernel, (signs * integers).clip(-128, 127))
+
+
+def test_integers_of_kernels_change_no_mean(tmp_path):
+    # Inputs whose mean is far from 0 show what the integers of a kernel lack.
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((12, 12, 3))
+    x = layers.DepthwiseConv2D(3, depth_multiplier=8, padding="valid")(inputs)
+    model = keras.Model(inputs, layers.Conv2D(6, 3, groups=2)(x))
+    images = IMAGES + np.float32([9, -9, 9])
+    options = {"max_error": 1.0, "data": [images]}
+    formats.write_file(model, tmp_path / "x.onnx", images[:2], **options)
+    (outputs,) = running.onnx_runner(str(tmp_path / "x.onnx"))([images])
+    expected = np.asarray(model(images))
+    change, size = outputs.mean(axis=(0, 1, 2)) - expected.mean(axis=(0, 1, 2)), expected.std()
+    assert np.abs(change).max() < 0.002 * size
 
 
 def test_one_of_them_can_stay_in_floats(tmp_path, monkeypatch):
