@@ -89,7 +89,6 @@ class LowRankKernels(LoopKernels):
             scale = None if moment is None else low_rank.square_root(moment)
             kernel = ops.convert_to_numpy(getattr(cell, name))
             left, right, _ = low_rank.low_rank_factors(kernel, scale)
-            rank = min(rank, len(right))
             # Split each singular value evenly, so that both factors quantize well.
             root = np.sqrt(np.linalg.norm(left[:, :rank], axis=0) + 1e-30)
             factors.append((left[:, :rank] / root, right[:rank] * root[:, None]))

@@ -125,6 +125,8 @@ class TestBeforeTheHeader:
             ("row 6 (line 9)", False),
         ]
         assert notes == ["1 comment line (#) left out", "1 row of empty fields left out"]
+        one_column = write(tmp_path / "one.csv", 'a\nx\n\n""\ny\n')
+        assert read(one_column)[1:] == ([["x"], ["y"]], [], ["1 row of empty fields left out"])
 
     def test_later_comments(self, tmp_path):
         path = write(tmp_path / "t.csv", "# a\ntext,label\nx,y\n# b, c\n#tag,y\n#t,a,g\n")

@@ -178,7 +178,7 @@ class DelimitedTable(Table):
             fields, problem = record.fields, record.problem
             if problem is None:
                 if not any(fields):
-                    self._empty += len(fields) > 1
+                    self._empty += len(fields) > int(self._unquoted)
                     continue
                 if self._is_comment(fields):
                     self._comments += 1
