@@ -158,6 +158,10 @@ def onnx_rows(table, model, calibration, folder):
 
     path = export_onnx(model, folder / "model.onnx")
     table.show("ONNX Runtime floats", onnx_call(path), path.stat().st_size)
+    path, example = folder / "ours.onnx", part(calibration, 0, 8)
+    export_onnx(model, path, example, max_error=0.1, data=part(calibration, 0, 256))
+    table.show("ONNX, our integers", onnx_call(path), path.stat().st_size)
+    path = folder / "model.onnx"
     quant_pre_process(str(path), str(folder / "prepared.onnx"), skip_symbolic_shape=True)
     names = [value.name for value in onnx.load(path).graph.input]
 
