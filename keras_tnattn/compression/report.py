@@ -60,6 +60,13 @@ class LayerReport:
 
 _COLUMNS = [field.name for field in dataclasses.fields(LayerReport) if field.name != "curve"]
 
+# What a file costs, in the pictures of a report: attributes of `FileCosts`, and their names.
+_COSTS = {
+    "bytes on disk": {"bytes": ""},
+    "bytes of memory": {"resident_bytes": ""},
+    "microseconds": {"one_row_us": "1 row", "many_rows_us": "32 rows"},
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class KerasQuantization:
@@ -210,15 +217,18 @@ class Report:
     def plot(self, path: str | os.PathLike | IO[bytes]) -> None:
         """Draws error against size of each layer's candidates, and the lowest of each size.
 
-        Needs Matplotlib.
+        Below are what the files that were exported cost: their bytes, those of memory, and the
+        microseconds of a call. Needs Matplotlib.
 
         Args:
             path: The image file to write.
         """
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(8, 5), layout="constrained")
-        axes = figure.subplots()
+        has_files = bool(self.files)
+        figure = Figure(figsize=(8, 8 if has_files else 5), layout="constrained")
+        grid = figure.add_gridspec(1 + has_files, 3, height_ratios=[5, 3][: 1 + has_files])
+        axes = figure.add_subplot(grid[0, :])
         for row in self.layers:
             points = sorted(point for point in row.curve if point[1] > 0)
             if points:
@@ -231,6 +241,18 @@ class Report:
         axes.set(xscale="log", yscale="log", xlabel="bytes", ylabel="relative output error")
         axes.grid(alpha=0.3)
         if axes.lines:
+            axes.legend(fontsize="small")
+        for n, (label, costs) in enumerate(_COSTS.items() if has_files else ()):
+            axes = figure.add_subplot(grid[1, n])
+            for m, (cost, name) in enumerate(costs.items()):
+                places = [
+                    place + (2 * m - len(costs) + 1) * 0.2 for place in range(len(self.files))
+                ]
+                axes.barh(places, [getattr(x, cost) for x in self.files], 0.4, label=name)
+            names = [os.path.basename(x.path) for x in self.files]
+            axes.set(xlabel=label, yticks=range(len(names)), yticklabels=[] if n else names)
+            axes.ticklabel_format(axis="x", scilimits=(0, 3))
+        if has_files:
             axes.legend(fontsize="small")
         figure.savefig(path, dpi=120)
 

@@ -1,5 +1,6 @@
 """Models of every kind come back smaller, equal where asked, and load anywhere."""
 
+import dataclasses
 import importlib.util
 import os
 import re
@@ -18,6 +19,7 @@ from keras_tnattn import layers, storage
 from keras_tnattn.compression import choosing, logits_divergence
 from keras_tnattn.compression.copying import copy_of
 from keras_tnattn.compression.inventory import Inventory, children, places
+from keras_tnattn.export.file_costs import FileCosts
 from keras_tnattn.models import translator
 
 RNG = np.random.default_rng(0)
@@ -314,8 +316,13 @@ def test_nothing_asked_is_a_report(tmp_path):
     assert "attention/_query_dense" in str(report)
     assert report.to_csv().count("\n") == len(report.layers) + 1
     assert '"curve"' in report.to_json()
-    report.plot(tmp_path / "curves.png")
-    assert (tmp_path / "curves.png").stat().st_size > 1000
+    report.plot(tmp_path / "curves.svg")
+    costs = [FileCosts(f"out/{n}.onnx", 1200, 30_000, 12.0, 40.0, 0.0, 1.0) for n in "ab"]
+    dataclasses.replace(report, files=tuple(costs)).plot(tmp_path / "files.svg")
+    curves, files = ((tmp_path / f"{name}.svg").read_text() for name in ("curves", "files"))
+    for text in ("bytes on disk", "bytes of memory", "microseconds", "32 rows", "a.onnx"):
+        assert text in files  # in a comment beside its shapes
+        assert text not in curves
 
 
 def test_filters_leave_layers_alone():
