@@ -108,7 +108,7 @@ class OnnxFile:
         file.ir_version = _IR_VERSION
         file.opset_imports.update({"": _OPSET, "com.microsoft": 1})
         by_name = {value.name: value for value in file.graph.inputs}
-        writer = MatrixWriter(file.graph)
+        writer = MatrixWriter(file.graph, file.graph.inputs[len(self._model.inputs) :])
         for name, array in self._model.weights.items():
             by_name[_node(name)].replace_all_uses_with(writer.constant(array))
         found = self._convolutions(file) if self._numbers else []

@@ -100,10 +100,11 @@ class MatrixWriter:
 
     Args:
         graph: The graph. Graphs inside it may read its matrices.
+        weights: The inputs of the graph that stand for weights.
     """
 
-    def __init__(self, graph: ir.Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: ir.Graph, weights: Sequence[ir.Value] = ()) -> None:
+        self.graph, self._weights = graph, set(weights)
         self.restored: dict[str, str] = {}
         self._is_rounded_again = False
         self._rows: dict[tuple[Any, Any], tuple[ir.Value, ir.Value]] = {}
@@ -157,10 +158,26 @@ class MatrixWriter:
         before.graph.insert_before(before, node)
         return node.outputs[0]
 
+    def _is_of_weights(self, value: ir.Value) -> bool:
+        """Whether a value depends on weights alone."""
+        seen, todo = set[ir.Value | None](self._weights), [value]
+        while todo:
+            value = todo.pop()
+            if value in seen or value is None or value.is_initializer():
+                continue
+            seen.add(value)
+            node = value.producer()
+            if node is None or node.op_type in ("If", "Loop", "Scan"):
+                return False
+            todo += node.inputs
+        return True
+
     def _product(
         self, node: Any, view: _View, matrix: StoredMatrix, rounds_inputs: bool
     ) -> ir.Value | str:
         """Writes `x W` with integers, or returns why not."""
+        if self._is_of_weights(node.inputs[0]):
+            return "a product of weights, which the runtime forms once"
         if view.numbers.ndim != 2:
             return "it has more than two axes where it is read"
         (rows, columns), bits = view.numbers.shape, matrix.bits

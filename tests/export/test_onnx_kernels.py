@@ -50,7 +50,7 @@ def run(matrix, nodes_of, inputs, exact=False):
     output.name, output.type = "y", ir.TensorType(ir.DataType.FLOAT)
     opsets = {"": 21, "com.microsoft": 1}
     graph = ir.Graph([x, w], [output], nodes=nodes, opset_imports=opsets, name="graph")
-    rounds = onnx_kernels.MatrixWriter(graph).write(w, matrix, not exact)
+    rounds = onnx_kernels.MatrixWriter(graph, [w]).write(w, matrix, not exact)
     del graph.inputs[1:]
     graph.outputs[0].name = "y"
     graph.sort()
@@ -100,6 +100,22 @@ def test_products(bits, group_size, rows, operation):
     assert counts["MatMulNBits"] == (bits <= 4 and operation == "MatMulNBits")
     assert not rounds
     assert relative(output, expected) < 1e-5
+
+
+def test_a_product_of_weights_is_formed_once():
+    matrix, values = stored(96, 24, 8, 96)
+    left, inputs = np.random.default_rng(1).normal(size=(2, 32, 96)).astype("float32")
+    inputs = inputs[:3, :32]
+
+    def merged(x, w):
+        constant = ir.node("Constant", [], {"value": ir.tensor(left)})
+        right = ir.node("MatMul", [constant.outputs[0], w])
+        return [constant, right, ir.node("MatMul", [x, right.outputs[0]])]
+
+    output, counts, rounds = run(matrix, merged, inputs)
+    assert counts["MatMul"] == 2
+    assert not rounds
+    assert relative(output, inputs.astype("float64") @ left @ values) < 1e-5
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
