@@ -158,12 +158,12 @@ class MatrixWriter:
         before.graph.insert_before(before, node)
         return node.outputs[0]
 
-    def _is_of_weights(self, value: ir.Value) -> bool:
+    def _is_of_weights(self, value: ir.Value | None) -> bool:
         """Whether a value depends on weights alone."""
-        seen, todo = set[ir.Value | None](self._weights), [value]
+        seen, todo = set(self._weights), [value]
         while todo:
             value = todo.pop()
-            if value in seen or value is None or value.is_initializer():
+            if value is None or value in seen or value.is_initializer():
                 continue
             seen.add(value)
             node = value.producer()
