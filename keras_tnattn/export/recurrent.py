@@ -21,18 +21,27 @@ from keras import ops
 
 from keras_tnattn.export.tracing import flat_layers
 from keras_tnattn.storage.integer_kernels import LoopKernels
+from keras_tnattn.storage.low_rank_cells import LowRankKernels
+from keras_tnattn.storage.stand_ins import stored_matrices
 from keras_tnattn.typing import Tensor
 
 # The gates of Keras in the order of ONNX.
 _GATES = {keras.layers.LSTMCell: (0, 3, 1, 2), keras.layers.GRUCell: (0, 1, 2)}
 
 
-def fused_loops(model: keras.Model) -> contextlib.AbstractContextManager[None]:
+def fused_loops(
+    model: keras.Model, with_products: bool = True
+) -> contextlib.AbstractContextManager[None]:
     """Lets recurrent layers be traced as one operation each, where it computes the same.
 
-    These are LSTMs, and GRUs that reset after the product, with the usual activations.
+    These are LSTMs, and GRUs that reset after the product, with the usual activations; without
+    `with_products` only those whose kernels are no products of integers.
     """
     layers = [layer for layer in flat_layers(model) if _gates_of(layer)]
+    if not with_products:
+        low_rank = [x for x in layers if isinstance(x.cell, LowRankKernels)]
+        products = {x for x in low_rank if stored_matrices(x.cell)}
+        layers = [x for x in layers if x not in products]
     return _with_loops({layer: _fused(layer, layer.inner_loop) for layer in layers})
 
 

@@ -10,6 +10,7 @@ import pytest
 from keras_tnattn import compress
 from keras_tnattn.compression.calibration import Statistics
 from keras_tnattn.compression.formats import chains, low_rank
+from keras_tnattn.compression.formats.recurrent import quantize_cells
 from keras_tnattn.export import (
     export_file,
     export_litert,
@@ -254,10 +255,11 @@ def four_bits(cell):  # as LiteRT multiplies with them, too
     return quantized_layer(cell, 4, symmetric=True)
 
 
-def low_rank_recurrent(layer):
+def low_rank_recurrent(layer, bits=None):
     layer.build((None, None, 64))
     candidates = low_rank.candidates(layer, Statistics(), None)
     small = candidates[len(candidates) // 2].make()
+    small = small if bits is None else quantize_cells(small, bits)
     return keras.Sequential([keras.Input((None, 64)), small])
 
 
@@ -348,6 +350,12 @@ def test_several_outputs_and_masks_keep_their_names(form, tmp_path):
 
         names = [output.any_name for output in openvino.Core().read_model(path).outputs]
         assert names == ["mean", "tokens"]
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="writes OpenVINO files on TensorFlow only")
+def test_openvino_loops_with_kernels_that_are_products_of_integers(tmp_path):
+    pytest.importorskip("openvino")
+    export_openvino(low_rank_recurrent(keras.layers.GRU(64), 4), tmp_path / "model.xml")
 
 
 class Shifts(keras.layers.Layer):
