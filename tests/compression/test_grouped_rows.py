@@ -62,6 +62,12 @@ def test_refitting_reduces_the_weighted_error():
         assert error(*moved, rows, weights, places) > least
 
 
+def test_a_group_without_rows_stays():
+    rows = RNG.normal(size=(55, COLUMNS))
+    a, _ = grouped_rows.refit(A, B, rows, np.ones(55), np.arange(55))
+    np.testing.assert_allclose(a[11], A[11])
+
+
 def test_the_svd_counts_heavy_groups():
     # Groups of two kinds that a single rank cannot both represent.
     rows = np.repeat([[1.0, 0.0], [0.0, 1.5]], 4, axis=0)
@@ -78,6 +84,16 @@ def test_rows_find_their_places_again():
     start = np.concatenate([places[:2], np.sort(places[2:])])
     found = grouped_rows.rearrange(A, B, rows, weights, start, first=2, share=1.0)
     np.testing.assert_array_equal(found, places)
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.5])
+def test_other_blocks_let_rows_move_on(monkeypatch, shift):
+    monkeypatch.setattr(grouped_rows, "BLOCK", 30)
+    wanted = np.arange(60)
+    wanted[[29, 30]] = 30, 29  # in two blocks unless these are shifted
+    rows, start = row_by_row(A, B, wanted), np.arange(60)
+    found = grouped_rows.rearrange(A, B, rows, np.ones(60), start, share=1.0, shift=shift)
+    assert np.array_equal(found, wanted) == (shift > 0)
 
 
 def test_heavier_rows_choose_first_and_the_others_keep_their_order():

@@ -73,7 +73,7 @@ def test_errors_are_below_a_step(bits):
         plain = (np.clip(np.rint(part / step) + zero, 0, 2**bits - 1) - zero) * step
         shares.append((error**2).sum(axis=0) / ((plain - part) ** 2).sum(axis=0))
     # With few bits entries are clipped where this reduces the squared error of the group.
-    assert np.mean(shares) < {2: 0.9, 3: 0.95, 4: 0.98}.get(bits, 1.15)
+    assert np.mean(shares) < {2: 0.78, 3: 0.9, 4: 0.98}.get(bits, 1.15)
 
 
 @pytest.mark.parametrize("bits", ALL_BITS)
@@ -108,6 +108,19 @@ def test_a_moment_reduces_the_error_of_the_outputs(bits):
         )
     ]
     assert errors[1] < 0.75 * errors[0]
+
+
+def test_scales_suit_the_inputs_that_count():
+    matrix = np.random.default_rng(0).normal(size=(16, 5)).astype("float32")
+    matrix[3] = 6  # of an input that is nearly always 0
+    weights = np.where(np.arange(16) == 3, 1e-4, 1.0)
+    groups = integer_groups.quantize_groups(matrix, 3, 16, moment=np.diag(weights))
+    plain = integer_groups.quantize_groups(matrix, 3, 16)
+    errors = [
+        weights @ np.square(restored_matrix(x, 16, 3, 16) - matrix).sum(axis=1)
+        for x in (groups, plain)
+    ]
+    assert errors[0] < 0.9 * errors[1]
 
 
 @pytest.mark.parametrize("size", [45, 100])  # one block of rows, and two
