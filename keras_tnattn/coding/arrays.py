@@ -203,7 +203,7 @@ def _table(counts: np.ndarray) -> bytes:
     """
     used = np.flatnonzero(counts)
     counts = counts[used[0] : used[-1] + 1]
-    parts = np.where(counts > 0, np.maximum(1, counts * _PARTS // counts.sum()), 0)
+    parts = counts * _PARTS // counts.sum()  # the coder leaves no symbol without a chance
     exponents = np.maximum(0, np.floor(np.log2(np.maximum(parts, 1))).astype(int) - 4)
     return bytes([used[0], len(counts) - 1, *(16 * exponents + (parts >> exponents))])
 
