@@ -584,6 +584,8 @@ def main() -> int:
     }
     parser.add_argument("--only", choices=[*scenes, "bad clients"], nargs="+")
     options = parser.parse_args()
+    # Ends this process as Ctrl-C does, so that its servers are stopped.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     describe_machine()
     lines = []
     with tempfile.TemporaryDirectory() as scratch:

@@ -66,12 +66,15 @@ def _by_row(run: Any, details: Mapping[str, Any], inputs: dict[str, np.ndarray])
 
 
 def memory() -> int:
-    """Returns the bytes of memory that are this process' own; of all it ever had, off Linux."""
+    """Returns the bytes of memory that this process has, or the most it ever had, off Linux.
+
+    With what it shares: libraries are its own only until another process reads them, too.
+    """
     try:
         lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     except OSError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Rss:"))
 
 
 def measure(path: str, inputs: Mapping[str, np.ndarray], many: int = 32) -> dict[str, float]:

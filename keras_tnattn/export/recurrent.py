@@ -140,7 +140,7 @@ def _fused(layer: keras.layers.RNN, loop: Callable[..., Any]) -> Callable[..., A
             mask = None if mask is None else ops.flip(mask, axis=1)
         if mask is None:
             outputs, new = _run(layer, sequences, states)
-            return new[0], outputs, new
+            return outputs[:, -1], outputs, new
         count = ops.cumsum(ops.cast(mask, "int32"), axis=1)
         steps = ops.arange(ops.shape(mask)[1], dtype="int32")
         order = ops.argsort(ops.where(mask, steps, steps + ops.shape(mask)[1]), axis=1)
@@ -185,4 +185,6 @@ def _run(layer: keras.layers.RNN, sequences: Tensor, states: list[Tensor]) -> tu
         rnn_mode="lstm" if len(gates) == 4 else "gru",
         is_training=False,
     )[:3]
-    return ops.transpose(outputs, (1, 0, 2)), [x[0] for x in new[: len(states)]]
+    # To TensorFlow the last states have the rows of the first ones, which may be a single one.
+    zeros = ops.zeros_like(outputs[0, :, :1])
+    return ops.transpose(outputs, (1, 0, 2)), [x[0] + zeros for x in new[: len(states)]]

@@ -72,3 +72,14 @@ def test_loops_are_one_operation_or_take_any_number_of_rows(layer, masks, operat
         ):
             for output, array in zip(outputs, expected, strict=True):
                 np.testing.assert_allclose(output, to_numpy(array), atol=bound)
+
+
+@pytest.mark.parametrize("kind", [layers.LSTM, layers.GRU])
+def test_the_last_states_of_a_layer_can_be_the_first_of_another(kind, tmp_path):
+    first, second = (keras.Input((None, 12), name=name) for name in "ab")
+    _, *states = kind(16, return_state=True)(first)
+    model = keras.Model([first, second], kind(16)(second, initial_state=states))
+    inputs = [RNG.normal(size=(3, n, 12)).astype("float32") for n in (7, 4)]
+    path = str(export_onnx(model, tmp_path / "model.onnx", inputs))
+    (outputs,) = running.run_onnx(path, inputs)
+    np.testing.assert_allclose(outputs, to_numpy(model(inputs)), atol=1e-5)
