@@ -1,5 +1,6 @@
 """Compares small models with the original one."""
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -23,7 +24,8 @@ class Comparison:
     def __init__(self, original: keras.Model, metric: Metric | None, runs: int) -> None:
         self._metric = metric
         self.metric_before = self.metric_of(original)
-        self._outputs = Runner(original, runs=runs)
+        self._runner = functools.partial(Runner, runs=runs)
+        self._outputs = self._runner(original)
 
     def metric_of(self, model: keras.Model) -> float | None:
         """Returns the value of the metric, or `None` without one."""
@@ -47,7 +49,7 @@ class Comparison:
             renumbered: Function from the original's inputs to those of the small model. Default:
                 they are the same.
         """
-        outputs = Runner(small, runs=self._outputs.runs)
+        outputs = self._runner(small)
         error, size, rows = 0.0, 0.0, 0
         for batch in batches:
             rows += number_of_rows(batch)

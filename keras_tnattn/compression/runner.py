@@ -31,7 +31,7 @@ class Runner:
         runs: int = 0,
     ) -> None:
         self._model, self._call = model, call or (lambda inputs: model(inputs, training=False))
-        self.runs, self._first = runs, 0 if runs >= 2 * _RUNS else _RUNS
+        self._first = 0 if runs >= 2 * _RUNS else _RUNS
         self._runs: dict[tuple, int] = collections.Counter()
         self._compiled: keras.Model | None = None
         self._compiles = keras.backend.backend() == "tensorflow"
