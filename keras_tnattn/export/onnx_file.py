@@ -418,8 +418,7 @@ def _convert_recurrent(context: Any, node: Any, name: str, arguments: Any) -> No
         kernels[2] = add("Concat", [kernels[2], zeros], attr={"axis": 1})[0]
     else:
         attributes["linear_before_reset"] = 1
-    # States of one row, which all rows share, are zeros: those of a call without any.
-    are_zeros = context.get_shape(first)[1] == 1 != context.get_shape(x)[1]
+    are_zeros = all(x.is_const() and not x.get_tensor_value(False).any() for x in node.inputs[1:3])
     states = [] if are_zeros else [first, memory] if op == "LSTM" else [first]
     ends = list(zip(node.output, node.output_dtypes, node.output_shapes, strict=True))
     context.remove_node(node.name)

@@ -176,6 +176,10 @@ def _run(layer: keras.layers.RNN, sequences: Tensor, states: list[Tensor]) -> tu
     bias = ops.reshape(cell.bias, shape) if cell.use_bias else ops.zeros(shape)
     parts.append(ops.reshape(ops.take(bias, np.array(gates), axis=1), (-1,)))
     first = [ops.expand_dims(ops.cast(x, "float32"), 0) for x in states]
+    # Zeros are left out of the file; other states may be of one row, that all rows share.
+    values = [tf.get_static_value(x) for x in states]
+    if any(value is None or value.any() for value in values):
+        first = [x + ops.zeros_like(sequences[None, :, 0, :1]) for x in first]
     outputs, *new = tf.raw_ops.CudnnRNNV3(
         input=ops.transpose(sequences, (1, 0, 2)),
         input_h=first[0],

@@ -83,3 +83,14 @@ def test_the_last_states_of_a_layer_can_be_the_first_of_another(kind, tmp_path):
     path = str(export_onnx(model, tmp_path / "model.onnx", inputs))
     (outputs,) = running.run_onnx(path, inputs)
     np.testing.assert_allclose(outputs, to_numpy(model(inputs)), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [layers.LSTM, layers.GRU])
+def test_rows_can_share_a_first_state(kind, tmp_path):
+    inputs = keras.Input((None, 12))
+    state = layers.Embedding(1, 16)(keras.ops.zeros((1,), "int32"))
+    states = [state] * (2 if kind is layers.LSTM else 1)
+    model = keras.Model(inputs, kind(16)(inputs, initial_state=states))
+    x = RNG.normal(size=(3, 5, 12)).astype("float32")
+    (outputs,) = running.run_onnx(str(export_onnx(model, tmp_path / "model.onnx", x)), x)
+    np.testing.assert_allclose(outputs, to_numpy(model(x)), atol=1e-5)
