@@ -13,7 +13,7 @@ import numpy as np
 
 from keras_tnattn import coding
 from keras_tnattn.compression import calibration
-from keras_tnattn.compression.batches import number_of_inputs, renumber_ids
+from keras_tnattn.compression.batches import number_of_inputs, renumber_ids, some_batches
 from keras_tnattn.compression.biases import BiasCorrection
 from keras_tnattn.compression.building import Assembly, assemble, compile_like
 from keras_tnattn.compression.calibration import Data
@@ -280,7 +280,8 @@ class CompressionResult:
         from keras_tnattn.export.examples import example_of
         from keras_tnattn.export.formats import write_file
 
-        data = [] if self._data is None else [self.renumbered(x) for x in self._data.batches]
+        batches = [] if self._data is None else some_batches(self._data.batches)
+        data = [self.renumbered(batch) for batch in batches]
         if example is None and self._data is not None:
             example = self.renumbered(next(iter(self._data.every())))
         changes, written = write_file(self.model, path, example, None, max_error, data), Path(path)

@@ -4,10 +4,9 @@
 """
 
 import collections
-import itertools
 import warnings
 
-from keras_tnattn.compression.batches import number_of_rows
+from keras_tnattn.compression.batches import some_batches
 from keras_tnattn.compression.calibration import Data
 from keras_tnattn.compression.candidates import byte_count
 from keras_tnattn.compression.comparing import Comparison
@@ -17,8 +16,6 @@ from keras_tnattn.compression.progress import tell
 from keras_tnattn.compression.report import KerasQuantization
 
 _MODES = ("int8", "int4")
-# The most rows on which they are measured.
-_ROWS = 256
 
 
 def keras_quantizations(
@@ -32,7 +29,7 @@ def keras_quantizations(
 def _quantized_model(
     original: Inventory, comparison: Comparison, data: Data, mode: str
 ) -> KerasQuantization:
-    batches = _some(data)
+    batches = some_batches(data.batches)
     try:
         copy = copy_of(original, batches[0])
         with warnings.catch_warnings():
@@ -47,11 +44,6 @@ def _quantized_model(
             mode, reason=f"{type(failure).__name__}: {failure}".splitlines()[0]
         )
     return KerasQuantization(mode, byte_count(copy.model), error, rows, others)
-
-
-def _some(data: Data) -> list:
-    rows = itertools.accumulate(map(number_of_rows, data.batches), initial=0)
-    return [batch for batch, before in zip(data.batches, rows, strict=False) if before < _ROWS]
 
 
 def _not_quantized(copy: Inventory) -> tuple[str, ...]:

@@ -255,9 +255,8 @@ def _converted(model: Traced) -> Any:
         for x, name in zip(function.inputs, arguments, strict=False)
     ]
 
-    def convert(catches: bool) -> ir.Model:
-        # Without copies of the graph to return to, which take a third of the time.
-        with quiet(), mock.patch.dict(os.environ, TF2ONNX_CATCH_ERRORS=str(catches)):
+    def convert() -> ir.Model:
+        with quiet():
             file, _ = tf2onnx.convert.from_function(
                 tf.function(lambda *tensors: function(*tensors), autograph=False),
                 input_signature=signature,
@@ -272,10 +271,13 @@ def _converted(model: Traced) -> Any:
             )
         return ir.from_proto(file)
 
-    try:
-        return convert(catches=False)
-    except Exception:  # of one of the converter's optimizations, maybe
-        return convert(catches=True)
+    # Whatever its value is: without copies of the graph to return to, a third of the time.
+    with mock.patch.dict(os.environ, TF2ONNX_CATCH_ERRORS="FALSE"):
+        try:
+            return convert()
+        except Exception:  # of an optimization, maybe, which the converter then leaves out
+            del os.environ["TF2ONNX_CATCH_ERRORS"]
+            return convert()
 
 
 def _content(file: ir.Model) -> bytes:
@@ -286,7 +288,7 @@ def _few_rows(batches: Sequence[Any]) -> Iterator[list[np.ndarray]]:
     """Yields few inputs at a time, and not too many, from all batches."""
     for batch in batches:
         arrays = keras.tree.flatten(batch)
-        step = max(1, len(arrays[0]) * len(batches) // _ROWS)
+        step = -(-len(arrays[0]) * len(batches) // _ROWS)
         for start in range(0, len(arrays[0]), step * _AT_ONCE):
             yield [array[start : start + step * _AT_ONCE : step] for array in arrays]
 

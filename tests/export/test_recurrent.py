@@ -94,3 +94,18 @@ def test_rows_can_share_a_first_state(kind, tmp_path):
     x = RNG.normal(size=(3, 5, 12)).astype("float32")
     (outputs,) = running.run_onnx(str(export_onnx(model, tmp_path / "model.onnx", x)), x)
     np.testing.assert_allclose(outputs, to_numpy(model(x)), atol=1e-5)
+
+
+def test_an_optimization_of_the_converter_that_fails_is_left_out(monkeypatch, tmp_path):
+    from tf2onnx.optimizer import IdentityOptimizer
+
+    failures = []
+
+    def fail(*_):
+        failures.append(None)
+        raise KeyError
+
+    monkeypatch.setattr(IdentityOptimizer, "optimize", fail)
+    model = keras.Sequential([keras.Input((3,)), layers.Dense(2)])
+    export_onnx(model, tmp_path / "model.onnx")
+    assert len(failures) > 1
