@@ -27,18 +27,18 @@ def costs_in(model: keras.Model, example: Any, runtime: str) -> Any:
     """Returns what a model's file costs in a runtime, a `keras_tnattn.export.FileCosts`."""
     from keras_tnattn.export import file_costs
 
-    with _file(model, example, runtime, data=example) as path:
+    with _file(model, example, runtime) as path:
         return file_costs(path, model, example)
 
 
 @contextlib.contextmanager
-def _file(model: keras.Model, example: Any, runtime: str, data: Any = None) -> Iterator[Path]:
+def _file(model: keras.Model, example: Any, runtime: str) -> Iterator[Path]:
     from keras_tnattn.export import export_file
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, f"measured{RUNTIMES[runtime].suffix}")
         try:
-            export_file(model, path, example, data=data)
+            export_file(model, path, example, data=example)
         except RuntimeError as error:
             raise RuntimeError(f"Could not measure in {runtime}: {error}") from error
         yield path

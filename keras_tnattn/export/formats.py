@@ -501,8 +501,10 @@ def _check_backend(form: str) -> None:
     backend = keras.backend.backend()
     if backend not in BACKENDS[form]:
         raise RuntimeError(
-            f"Exporting to {form} works on {' and '.join(BACKENDS[form])} only: set KERAS_BACKEND="
-            f"{BACKENDS[form][0]} and load the .keras file there. Received: backend={backend!r}"
+            f"Exporting to {form} works on {' and '.join(BACKENDS[form])} only: save the model, "
+            f"load the .keras file with KERAS_BACKEND={BACKENDS[form][0]}, and call "
+            "keras_tnattn.export.export_file(model, path, data=inputs). "
+            f"Received: backend={backend!r}"
         )
 
 

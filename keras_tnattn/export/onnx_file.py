@@ -47,7 +47,7 @@ class OnnxFile:
     def __init__(self, model: Traced) -> None:
         self._model, self.restored = model, dict[str, str]()
         self._numbers: dict[str, Numbers] = {}
-        self._row, self._slow, self.kernels = list[np.ndarray](), set[str](), set[str]()
+        self._row, self._slow, self._kernels = list[np.ndarray](), set[str](), set[str]()
         # As bytes, because each copy shares its constants with the message that it is made from.
         self._converted = ir.to_proto(_converted(model)).SerializeToString()
 
@@ -72,18 +72,17 @@ class OnnxFile:
         run = onnx_runner(_content(few))
         rows = list(_few_rows(batches))
         self._numbers = numbers_of(dict(zip(values, run(x), strict=True)) for x in rows)
-        self.kernels, self._row = {x.name for x in found}, rows[0]
-        return self.kernels if self.keeps_fast(()) else set()
+        self._kernels, self._row = {x.name for x in found}, rows[0]
+        self.keeps_fast(())
+        return self._kernels
 
     def keeps_fast(self, exact: Collection[str]) -> bool:
         """Whether convolutions with integers are fast, but those that are exact; else drops all."""
-        if not self.kernels:
-            return True
-        both = (exact, self.kernels.union(exact))
+        both = (exact, self._kernels.union(exact))
         integers, floats = (onnx_runner(_content(self._filled(names)[0])) for names in both)
         fast = is_fast(integers, floats, self._row)
         if not fast:
-            self._numbers, self._slow, self.kernels = {}, {*map(_node, self.kernels)}, set()
+            self._numbers, self._slow, self._kernels = {}, {*map(_node, self._kernels)}, set()
         return fast
 
     def write(self, path: str, exact: Collection[str] = ()) -> set[str]:

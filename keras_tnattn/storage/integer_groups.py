@@ -14,7 +14,7 @@ the other, and the error of each is made up for by the entries that are still to
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from keras import ops
@@ -225,11 +225,11 @@ def restored_matrix(
 
     As `dequantize_groups`, without a backend, which may compile a program for each shape.
     """
-    packed, codes, packed_zeros = (np.moveaxis(part, axis, 0) for part in groups[:3])
-    steps, zeros = _scales(codes, groups.largest), unpacked_integers(packed_zeros, bits)
-    steps, zeros = (np.repeat(each, group_size, axis=0)[:size] for each in (steps, zeros))
+    packed, codes, zeros = (np.moveaxis(part, axis, 0) for part in groups[:3])
+    zeros = unpacked_integers(zeros, bits)
+    scale, zero = _of_entries(codes, zeros, groups.largest, group_size, size)
     numbers = unpacked_integers(packed, bits)[:size].astype("float32")
-    return np.moveaxis((numbers - zeros) * steps, 0, axis)
+    return np.moveaxis((numbers - zero) * scale, 0, axis)
 
 
 def rounded_matrix(
@@ -251,7 +251,7 @@ def rounded_matrix(
 
 
 def _of_entries(
-    codes: np.ndarray, zeros: np.ndarray, largest: np.float32, group_size: int, size: int
+    codes: np.ndarray, zeros: np.ndarray, largest: Any, group_size: int, size: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the scale and the zero of each entry of columns."""
     groups = np.arange(size) // group_size
