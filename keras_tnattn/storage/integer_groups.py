@@ -14,7 +14,7 @@ the other, and the error of each is made up for by the entries that are still to
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from keras import ops
@@ -251,7 +251,11 @@ def rounded_matrix(
 
 
 def _of_entries(
-    codes: np.ndarray, zeros: np.ndarray, largest: Any, group_size: int, size: int
+    codes: np.ndarray,
+    zeros: np.ndarray,
+    largest: np.ndarray | np.float32,
+    group_size: int,
+    size: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the scale and the zero of each entry of columns."""
     groups = np.arange(size) // group_size
