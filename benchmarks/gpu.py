@@ -229,17 +229,20 @@ TABLES = {"dense": dense, "filter": filters, "contexts": contexts, "fused": fuse
 def measure(table, quick, precision, limits, parts=("",)):
     """Yields a row for each pass and contender of the cases whose names have one of the parts."""
     dtype, _ = PRECISIONS[precision]
-    for case, contenders in TABLES[table](quick, dtype):
-        if not any(part in case for part in parts):
-            continue
-        passes = {"forward": lambda f: f, "forward and backward": with_gradients}
-        with ThreadPoolExecutor() as pool:
-            compiled = {
-                name: {n: pool.submit(Compiled, change(f), *x) for n, (f, x) in contenders.items()}
-                for name, change in passes.items()
-            }
-        for name, futures in compiled.items():
-            programs = {n: future.result() for n, future in futures.items()}
+    cases = TABLES[table](quick, dtype)
+    cases = [(n, c) for n, c in cases if any(part in n for part in parts)]
+    passes = {"forward": lambda f: f, "forward and backward": with_gradients}
+    # All programs at once, because that takes longest; measured when none is compiled any more.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        futures = {
+            (case, name, n): pool.submit(Compiled, change(f), *x)
+            for case, contenders in cases
+            for name, change in passes.items()
+            for n, (f, x) in contenders.items()
+        }
+    for case, contenders in cases:
+        for name in passes:
+            programs = {n: futures[case, name, n].result() for n in contenders}
             yield from rows_of(table, case, precision, name, programs, limits)
 
 
@@ -276,6 +279,8 @@ def measure_models(quick, precision, limits):
         search = BeamSearch(model, 1, end_id=None, extra_tokens=2 if quick else 10)
         searches[preset] = _Untold(lambda search=search: jax.block_until_ready(search(source).ids))
     keras.config.set_dtype_policy("float32")
+    with ThreadPoolExecutor() as pool:  # compiles
+        list(pool.map(lambda preset: (steps[preset](), searches[preset]()), steps))
     case = f"{batch} x {length} tokens"
     yield from rows_of("models", case, precision, "training step", steps, limits, repeats=5)
     yield from rows_of("models", case, precision, "greedy search", searches, limits, repeats=3)
