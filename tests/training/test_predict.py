@@ -180,7 +180,9 @@ def test_bad_input(classifier, translator, tmp_path, capsys):
         assert error.count("\n") == 1
         return error
 
-    assert "which is not a folder" in refused(tmp_path / "none", "a")
+    message = refused(tmp_path / "none", "a")
+    assert "which is not a folder" in message
+    assert "dates-and-names, digits, docstrings" in message
     assert "which holds neither" in refused(tmp_path, "a")
     assert "n_best=2" in refused(translator, "a", "--n-best", "2")
     assert "a run of classify, beam=2" in refused(classifier[0], "a", "--beam", "2")

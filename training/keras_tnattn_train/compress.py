@@ -178,7 +178,8 @@ class CompressOptions(Options):
         None,
         OUTPUT,
         "export the small model: saved_model to DIR/NAME-compressed/VERSION/, for the server, "
-        "others into FOLDER, of a run of texts with all that turns a text into an answer",
+        "others into FOLDER, of a run of texts with all that turns a text into an answer; onnx "
+        "is written on TensorFlow or PyTorch, the others on TensorFlow",
         choices=("saved_model", *FILES),
     )
     saved_models: str = option("saved_models", OUTPUT, "where to export", metavar="DIR")

@@ -7,7 +7,7 @@ from keras_tnattn_train.options.apps import Program
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import OUTPUT, Options, argument, option
 from keras_tnattn_train.processes.backend import start_backend
-from keras_tnattn_train.runs.packaged import PackagedClassifier, packaged_folder
+from keras_tnattn_train.runs.packaged import PackagedClassifier, packaged_models
 from keras_tnattn_train.tasks import command_of_texts
 
 KINDS = ("onnx", "litert", "web")
@@ -70,7 +70,7 @@ class ExportOptions(Options):
 
 def _export(args: ExportOptions) -> None:
     path = Path(args.run)
-    packaged = not path.exists() and packaged_folder(args.run)
+    packaged = not path.exists() and args.run in packaged_models()
     if not packaged and not path.is_dir():
         raise InputError(f"Expected the folder of a run. Received: {path}, which does not exist")
     command = None if packaged else command_of_texts(path)

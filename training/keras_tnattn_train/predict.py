@@ -20,7 +20,7 @@ from keras_tnattn_train.options.options import DATA, OUTPUT, SEARCH, Options, ar
 from keras_tnattn_train.options.search import LARGEST_BEAM, check_n_best, search_batch_option
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.runs.counter import Counter
-from keras_tnattn_train.runs.packaged import packaged_folder
+from keras_tnattn_train.runs.packaged import packaged_models
 from keras_tnattn_train.runs.predictions import Prediction, Predictor, labels, translation
 from keras_tnattn_train.system.files import read_object, replacing
 from keras_tnattn_train.tasks import command_of, task_commands
@@ -138,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _predict(args: PredictOptions) -> int:
     """Writes the predictions; returns the number of bad rows."""
     path = Path(args.model)
-    pretrained = not path.exists() and packaged_folder(args.model) is not None
+    pretrained = not path.exists() and args.model in packaged_models()
     command = None if pretrained or _is_exported(path) else _command(path)
     if (args.beam or args.n_best) and not (command and command.searches):
         kind = f"a run of {command.name}" if command else "an exported model"
@@ -267,7 +267,8 @@ def _command(path: Path) -> Command:
                 f"model={path}, which a runtime reads: {way}"
             )
         raise InputError(
-            f"Expected the folder of a run or of an exported model. Received: {path}, "
+            "Expected the folder of a run or of an exported model, or the name of a model of the "
+            f"package: {', '.join(packaged_models())}. Received: {path}, "
             + ("which holds neither" if path.is_dir() else "which is not a folder")
         )
     command = command_of(path)

@@ -9,13 +9,13 @@ from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.runs.trained import RUNTIMES
 
 
-def packaged_folder(name: str) -> Path | None:
-    """Returns the folder of a model that comes with the package, if there is one of this name."""
+def packaged_models() -> dict[str, Path]:
+    """Returns the folders of the models that come with the package, by name."""
     # Found without an import, which would bring Keras along.
     package = importlib.util.find_spec("keras_tnattn")
     folders = (package and package.submodule_search_locations) or []
-    paths = [Path(folder, "pretrained", name) for folder in folders]
-    return next((path for path in paths if name and (path / "about.json").is_file()), None)
+    abouts = [path for folder in folders for path in Path(folder).glob("pretrained/*/about.json")]
+    return {path.parent.name: path.parent for path in sorted(abouts)}
 
 
 class PackagedClassifier:
@@ -32,8 +32,7 @@ class PackagedClassifier:
         import keras_tnattn
         from keras_tnattn.text.words import WordVectorizer
 
-        folder = packaged_folder(name)
-        about = json.loads((folder / "about.json").read_text("utf-8")) if folder else {}
+        about = json.loads((packaged_models()[name] / "about.json").read_text("utf-8"))
         if about.get("task") != "classify":
             raise InputError(f"Expected a classifier of texts, docstrings. Received: {name}")
         loaded = keras_tnattn.load(name)
