@@ -30,6 +30,23 @@ def _modules_set_aside():
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _optimizers_built_first():
+    """A training step whose trace makes the optimizer's variables is traced twice."""
+    import keras
+
+    make = keras.Model.make_train_function
+
+    def build_first(model, force=False):
+        if model.optimizer is not None and not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+        make(model, force)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keras.Model, "make_train_function", build_first)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _seeded():
     """Every test starts from the same seed, in float32, whatever ran before it."""
