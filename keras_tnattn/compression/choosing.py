@@ -9,14 +9,14 @@ from keras_tnattn.compression.budget import share_out, within_tolerance
 from keras_tnattn.compression.building import Made, assemble, replacement_of
 from keras_tnattn.compression.calibration import Call
 from keras_tnattn.compression.candidates import Candidate, copy_layer
-from keras_tnattn.compression.goals import FLOATS, FewFlips, Goal, Keeping, Smaller, Within
+from keras_tnattn.compression.goals import FLOATS, Goal, Keeping, Promising, Smaller, Within
 from keras_tnattn.compression.measuring import best_milliseconds, costs_in
 from keras_tnattn.compression.others import describe_others
 from keras_tnattn.compression.plan import Plan, candidates_of
 from keras_tnattn.compression.progress import tell
 from keras_tnattn.compression.runtimes import RUNTIMES, bits_for
 
-# Steps of the search for the smallest model within `max_drop` or `max_flips`.
+# Steps of the search for the smallest model within a limit.
 _BISECTIONS = 7
 # Steps of the search for the largest model within `max_resident`.
 _FILES = 4
@@ -67,36 +67,35 @@ class Chooser:
                 f"{argument}, and {name} with {describe_others(self.plan)}"
             )
 
-    def choices_by_flips(
-        self, goal: FewFlips, flips_of: Callable[[Choice], int], rows: int
+    def choices_by_change(
+        self, goal: Promising, total_of: Callable[[Choice], float], rows: int
     ) -> list[Choice]:
-        """Returns choices to count on other rows: each is smaller, and has no fewer flips.
+        """Returns choices to count on other rows: each is smaller, and changes no less.
 
-        Those with more flips than `max_flips` of the rows are left out.
+        Those that change more than the limit on the rows are left out.
 
         Args:
-            goal: What is asked for. The search looks for the smallest model whose count would be
-                few enough.
-            flips_of: Function that counts the flips of a choice on the rows to plan with.
+            goal: What is asked for. The search looks for the smallest model whose bound would be
+                small enough.
+            total_of: Function from a choice to the sum of changes of the rows to plan with.
             rows: The number of these rows.
         """
         self._set_goal(goal)
-        tried: list[tuple[int, int, Choice]] = []
-        most = goal.most(rows)
+        tried: list[tuple[int, float, Choice]] = []
 
         def accepts(factor: float, choice: Choice) -> bool:
-            flips = flips_of(choice)
-            tell("%.3g times smaller: %d of %d top classes differ", factor, flips, rows)
-            tried.append((self.size(choice), flips, choice))
-            return flips <= most
+            total = total_of(choice)
+            tell("%.3g times smaller: %.4g of %d rows change", factor, total, rows)
+            tried.append((self.size(choice), total, choice))
+            return goal.count(total, rows).bound <= goal.limit
 
         self._smallest_accepted(accepts)
         choices: list[Choice] = []
-        fewest = goal.max_flips * rows
-        for _, flips, choice in sorted(tried, key=lambda one: one[:2]):
-            if flips <= fewest:
+        least = goal.limit * rows
+        for _, total, choice in sorted(tried, key=lambda one: one[:2]):
+            if total <= least:
                 choices.insert(0, choice)
-                fewest = flips
+                least = total
         return choices
 
     def _within_tolerance(self, tolerance: float) -> Choice:
@@ -248,7 +247,7 @@ class Chooser:
             return "no smaller candidate is within the tolerance"
         if isinstance(self.goal, Smaller):
             return "the target is reached without it"
-        limit = "max_drop" if isinstance(self.goal, Keeping) else "max_flips"
+        limit = self.goal.name if isinstance(self.goal, Promising) else "max_drop"
         return f"the smallest model within {limit} keeps it"
 
     def _smallest_within_drop(self, goal: Keeping, before: float) -> Choice:

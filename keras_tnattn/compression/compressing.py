@@ -21,15 +21,15 @@ from keras_tnattn.compression.candidates import byte_count
 from keras_tnattn.compression.choosing import Choice, Chooser
 from keras_tnattn.compression.comparing import Comparison
 from keras_tnattn.compression.copying import check_copy, copy_of, example_inputs
-from keras_tnattn.compression.flips import FlipCount
+from keras_tnattn.compression.counting import Change, FlipCount, MeanChange
 from keras_tnattn.compression.formats import FORMATS
 from keras_tnattn.compression.goals import (
     FLOATS,
-    FewFlips,
     Goal,
     Healing,
     Metric,
     Options,
+    Promising,
     as_tuple,
     check_together,
     finite,
@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 _FORMATS = tuple(name for name in FORMATS if name not in ("dense", "coded"))
 _HEALED = "healed; layer errors were measured before healing"
 _BROKEN = ", which breaks the promise"
-_ENDED = "Healing ended the promise about top classes."
+_ENDED = "Healing ended the promise."
 _LARGER = (
     "The result is the model itself: a copy with other layers would have {size:,} bytes, more than "
     "{total:,}, because Keras loads a layer that several layers hold once for each of them."
@@ -116,7 +116,7 @@ class CompressionResult:
         run as at inference, without dropout. If the healed model has a lower value of the metric
         that `compress` was given, or without a metric a larger error of its outputs on the data,
         the small model stays as it was; labels or a loss of one's own may raise this error. A
-        healing ends the promise of `max_flips`.
+        healing ends a promise.
 
         Args:
             dataset: Inputs or `(inputs, labels)`, as arrays or as an iterable of batches; the same
@@ -256,7 +256,7 @@ class CompressionResult:
 
         Files for a runtime are measured by it, in a process of its own: memory, and time for one
         row and for 32 on one thread. The costs are added to the report, with the kernels and tables
-        that the file does not have as the model stores them, and why. With `max_flips` the rows
+        that the file does not have as the model stores them, and why. With a promise the rows
         held back are counted again in the runtime, which the report tells, too.
 
         Args:
@@ -294,23 +294,24 @@ class CompressionResult:
         notes = self.report.notes
         if self._promised is not None:
             run = file_outputs(written)
-            count = self.count_flips(lambda inputs: run(example_of(self.model, inputs)))
-            broken = count.bound > self._promised.goal.max_flips
+            count = self.count_again(lambda inputs: run(example_of(self.model, inputs)))
+            broken = count.bound > self._promised.goal.limit
             notes = (*notes, f"{written.name}: {count}{_BROKEN * broken}.")
             print(notes[-1])
         files = (*self.report.files, costs)
         self.report = dataclasses.replace(self.report, files=files, notes=notes)
         return written
 
-    def count_flips(self, predict: Callable[[Any], Sequence[np.ndarray]]) -> FlipCount:
-        """Counts the rows held back with `max_flips` that get another top class elsewhere.
+    def count_again(self, predict: Callable[[Any], Sequence[np.ndarray]]) -> FlipCount | MeanChange:
+        """Counts what a promise is about, flips or changes, elsewhere on the rows held back.
 
         Args:
             predict: Function from a batch of inputs to the list of the model's outputs, such as an
                 exported file run by its runtime.
 
         Returns:
-            A `FlipCount` with `flips`, `rows` and the `bound`. The bound holds with the confidence
+            A `FlipCount` with `flips`, or a `MeanChange` with the `mean`; both with `rows` and
+            the `bound`. The bound holds with the confidence
             for a function that was chosen without these rows; what was chosen by its count, among
             several, may exceed it more often.
 
@@ -319,7 +320,7 @@ class CompressionResult:
         """
         if self._promised is None:
             raise ValueError(
-                "Expected a result of compress(max_flips=...) that was not healed. Received: "
+                "Expected a result with max_flips or max_change that was not healed. Received: "
                 f"healed_epochs={self.healed_epochs}"
             )
         return self._promised.count(predict)
@@ -351,6 +352,8 @@ def compress(
     verbose: int = 1,
     for_runtime: str | None = None,
     max_flips: float | None = None,
+    max_change: float | None = None,
+    change: Change | None = None,
     confidence: float = 0.95,
     coded: bool = False,
     max_resident: int | None = None,
@@ -413,7 +416,13 @@ def compress(
             largest number on the last axis; of a single probability, whether it is above 0.5. A row
             counts if it differs at any position of any output. Not with `target`, `tolerance`,
             `max_drop` and `renumber`; a `metric` is only reported.
-        confidence: The confidence of `max_flips`, in (0, 1). Defaults to 0.95.
+        max_change: The largest mean, in (0, 1), of `change` for inputs like `data`: a promise as
+            that of `max_flips`, for models of numbers, too. Its bound is that of Hoeffding and
+            Bentkus, which holds for any distribution.
+        change: A function such that `change(before, after)`, of a batch of the original's outputs
+            and the small model's, lists of arrays, has a number in [0, 1] for each row. Default:
+            the relative change of the row's outputs, `min(1, |after - before| / |before|)`.
+        confidence: The confidence of a promise, in (0, 1). Defaults to 0.95.
         formats: The allowed formats: `"low_rank"` (a kernel or a table as a product of two thin
             matrices; of a convolution, one with fewer filters and one of size 1), `"tensor_train"`
             (dense layers and embeddings), `"adaptive"` (embeddings in blocks of rows, finer for
@@ -439,7 +448,7 @@ def compress(
         max_resident: The most bytes of memory that loading the model's file and a first call add to
             a process of the runtime that `for_runtime` names, measured there. Without another goal,
             or with a `target`, the largest model within it is searched for, in up to six files; it
-            bounds no model of `max_flips`.
+            bounds no model of a promise.
         batch_size: Rows per batch, if `data` are arrays. Defaults to 32.
         renumber: The number of leading ids, such as padding and unknown, that do not change; less
             than all, and at least 1 for an embedding that masks padding (`mask_zero`). All other
@@ -495,11 +504,11 @@ def compress(
             raise ValueError(f"Expected coded without bits. Received: coded=True, bits={bits}")
         coding.arrays.coder()
     metric = None if metric is None else finite(metric)
-    goal = goal_of(target, tolerance, metric, max_drop, max_flips, confidence)
+    goal = goal_of(target, tolerance, metric, max_drop, max_flips, max_change, change, confidence)
     _check_model(model)
     check_together(goal, options, data, metric)
     promised = None
-    if isinstance(goal, FewFlips):
+    if isinstance(goal, Promising):
         promised = PromisedRows(goal, data, model, batch_size)
         data = promised.planning_inputs
     with printing(verbose):

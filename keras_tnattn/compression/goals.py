@@ -1,5 +1,6 @@
 """What a compression and a healing are asked for, checked once."""
 
+import abc
 import dataclasses
 import functools
 import math
@@ -7,14 +8,23 @@ import numbers
 import re
 import reprlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.compression.batches import are_arrays
-from keras_tnattn.compression.flips import FlipCount, upper_bound
+from keras_tnattn.compression.counting import (
+    Change,
+    FlipCount,
+    MeanChange,
+    check_classes,
+    flips,
+    mean_bound,
+    relative_change,
+    upper_bound,
+)
 from keras_tnattn.compression.formats import FORMATS
 from keras_tnattn.compression.runtimes import RUNTIMES
 
@@ -91,56 +101,88 @@ class Keeping:
 
 
 @dataclasses.dataclass(frozen=True)
-class FewFlips:
-    """The smallest model that has another top class for at most a share `max_flips` of inputs.
+class Promising(abc.ABC):
+    """The smallest model that keeps a limit, in (0, 1), for the mean change of a row.
 
     Attributes:
-        max_flips: The share, in (0, 1).
+        limit: The largest mean.
         confidence: The probability, over the draw of the rows, with which this holds, in (0, 1).
+        change: What is counted of a row.
     """
 
-    max_flips: float
+    limit: float
     confidence: float = 0.95
+    change: Change = flips
+    name: ClassVar[str] = ""
 
     @property
     def argument(self) -> str:
-        return f"max_flips={self.max_flips}"
+        return f"{self.name}={self.limit}"
 
     def __post_init__(self) -> None:
-        for name, value in (("max_flips", self.max_flips), ("confidence", self.confidence)):
+        for name, value in ((self.name, self.limit), ("confidence", self.confidence)):
             _check_number(name, value)
             if not 0 < value < 1:
                 raise ValueError(f"Expected a share in (0, 1). Received: {name}={value}")
+        if not callable(self.change):
+            raise ValueError(f"Expected a function. Received: change={reprlib.repr(self.change)}")
+
+    @abc.abstractmethod
+    def check_outputs(self, outputs: Sequence[np.ndarray]) -> None:
+        """Raises `ValueError` if no change can be counted of such outputs."""
+
+    @abc.abstractmethod
+    def count(self, total: float, rows: int) -> FlipCount | MeanChange:
+        """Returns a sum of changes as what it is called, with its bound."""
 
     @property
     def fewest_rows(self) -> int:
-        """The number of rows whose count without a flip is enough."""
-        return math.ceil(math.log1p(-self.confidence) / math.log1p(-self.max_flips))
-
-    def count(self, flips: int, rows: int) -> FlipCount:
-        """Returns a count with its bound."""
-        bound = upper_bound(flips, rows, self.confidence)
-        return FlipCount(flips, rows, self.confidence, bound)
-
-    def most(self, rows: int) -> int:
-        """Returns the largest number of flips whose bound is at most `max_flips`, or -1."""
-        flips = -1
-        while self.count(flips + 1, rows).bound <= self.max_flips:
-            flips += 1
-        return flips
+        """The number of rows that, unchanged, are enough."""
+        return math.ceil(math.log1p(-self.confidence) / math.log1p(-self.limit))
 
     def check_rows(self, rows: int) -> None:
         """Checks that a half of the rows can keep the promise."""
         least = self.fewest_rows
         if rows < 2 * least:
             raise ValueError(
-                f"Expected at least {2 * least:,} rows of data: {least:,} to count, without a "
-                f"flip, for max_flips={self.max_flips} with confidence={self.confidence}, and as "
-                f"many to plan with. Received: {rows:,} rows"
+                f"Expected at least {2 * least:,} rows of data: {least:,} to count, of which none "
+                f"changes, for {self.argument} with confidence={self.confidence}, and as many to "
+                f"plan with. Received: {rows:,} rows"
             )
 
 
-Goal = Smaller | Within | Keeping | FewFlips
+class FewFlips(Promising):
+    """The smallest model that has another top class for at most a share of inputs."""
+
+    name = "max_flips"
+
+    def check_outputs(self, outputs: Sequence[np.ndarray]) -> None:
+        for array in outputs:
+            check_classes(array)
+
+    def count(self, total: float, rows: int) -> FlipCount:
+        bound = upper_bound(round(total), rows, self.confidence)
+        return FlipCount(round(total), rows, self.confidence, bound)
+
+
+class SmallChange(Promising):
+    """The smallest model whose outputs change by at most a number on average."""
+
+    name = "max_change"
+
+    def check_outputs(self, outputs: Sequence[np.ndarray]) -> None:
+        if any(array.dtype.kind not in "fiu" for array in outputs):
+            raise ValueError(
+                "Expected outputs of numbers together with max_change. Received: outputs of "
+                f"dtypes {[str(array.dtype) for array in outputs]}"
+            )
+
+    def count(self, total: float, rows: int) -> MeanChange:
+        bound = mean_bound(total, rows, self.confidence)
+        return MeanChange(total / rows, rows, self.confidence, bound)
+
+
+Goal = Smaller | Within | Keeping | Promising
 
 
 def goal_of(
@@ -149,6 +191,8 @@ def goal_of(
     metric: Metric | None,
     max_drop: float | None,
     max_flips: float | None = None,
+    max_change: float | None = None,
+    change: Change | None = None,
     confidence: float = 0.95,
 ) -> Goal:
     """Returns the goal that arguments of `compress` describe."""
@@ -156,16 +200,26 @@ def goal_of(
     for name, value in goals.items():
         if value is not None:
             _check_number(name, value)
-    if max_flips is not None:
-        given = [f"{name}={value}" for name, value in goals.items() if value is not None]
+    promises = {"max_flips": max_flips, "max_change": max_change}
+    asked = [name for name, value in promises.items() if value is not None]
+    if asked:
+        others = {name: value for name, value in (goals | promises).items() if name != asked[0]}
+        given = [f"{name}={value}" for name, value in others.items() if value is not None]
         if given:
             raise ValueError(
-                "Expected max_flips without target, tolerance and max_drop. Received: "
-                f"max_flips={max_flips}, {', '.join(given)}"
+                f"Expected {asked[0]} without another goal. Received: "
+                f"{asked[0]}={promises[asked[0]]}, {', '.join(given)}"
             )
+    if change is not None and max_change is None:
+        raise ValueError(f"Expected change with max_change. Received: change={change}")
+    if max_flips is not None:
         return FewFlips(max_flips, confidence)
+    if max_change is not None:
+        return SmallChange(max_change, confidence, change or relative_change)
     if confidence != 0.95:
-        raise ValueError(f"Expected confidence with max_flips. Received: confidence={confidence}")
+        raise ValueError(
+            f"Expected confidence with max_flips or max_change. Received: confidence={confidence}"
+        )
     if tolerance is not None:
         for name, value in (("target", target), ("max_drop", max_drop)):
             if value is not None:
@@ -294,20 +348,20 @@ def finite(metric: Metric) -> Metric:
 
 def check_together(goal: Goal, options: Options, data: Any, metric: Any) -> None:
     """Checks options that need data, or contradict a metric."""
-    if isinstance(goal, FewFlips):
+    if isinstance(goal, Promising):
         if not are_arrays(data):
             raise ValueError(
-                "Expected data as arrays together with max_flips, because some of their rows are "
+                "Expected data as arrays together with a promise, because some of their rows are "
                 f"held back. Received: {goal.argument}, data={type(data).__name__}"
             )
         if options.renumber is not None:
             raise ValueError(
-                "Expected renumber without max_flips, which compares models of the original ids. "
+                "Expected renumber without a promise, which compares models of the original ids. "
                 f"Received: renumber={options.renumber}, {goal.argument}"
             )
         if options.max_resident is not None:
             raise ValueError(
-                "Expected max_resident without max_flips, whose order of models knows only their "
+                "Expected max_resident without a promise, whose order of models knows only their "
                 f"bytes. Received: max_resident={options.max_resident}, {goal.argument}"
             )
     speed, renumber = options.min_speed, options.renumber

@@ -1,7 +1,7 @@
-"""Keeps a promise about top classes: one half of the rows plans, the other is counted.
+"""Keeps a promise about answers: one half of the rows plans, the other is counted.
 
 The candidates are put in order with the first half alone, the largest first, each smaller and with
-no fewer flips than the one before. They are counted on the second half in this order until the
+no smaller change than the one before. They are counted on the second half in this order until the
 first one fails; the last one that passed is returned, or the original. So a model that breaks the
 promise is only returned if the first such model of a fixed order passed, which has a probability of
 at most `1 - confidence`, however many candidates there are: fixed-sequence testing (Angelopoulos et
@@ -18,8 +18,14 @@ from keras_tnattn.compression.batches import number_of_inputs, number_of_rows, o
 from keras_tnattn.compression.building import Assembly
 from keras_tnattn.compression.calibration import batches_of
 from keras_tnattn.compression.choosing import Choice, Chooser
-from keras_tnattn.compression.flips import CountedRows, FlipCount, Promise, halves
-from keras_tnattn.compression.goals import FewFlips
+from keras_tnattn.compression.counting import (
+    CountedRows,
+    FlipCount,
+    MeanChange,
+    Promise,
+    halves,
+)
+from keras_tnattn.compression.goals import Promising
 from keras_tnattn.compression.progress import tell
 
 
@@ -36,17 +42,21 @@ class PromisedRows:
         ValueError: If there are too few rows, they do not fit the model, or it is no classifier.
     """
 
-    def __init__(self, goal: FewFlips, data: Any, model: keras.Model, batch_size: int) -> None:
+    def __init__(self, goal: Promising, data: Any, model: keras.Model, batch_size: int) -> None:
         _, inputs = batches_of(data, batch_size, number_of_inputs(model))
         goal.check_rows(number_of_rows(inputs))
         self.goal = goal
         self.planning_inputs, held_back = halves(inputs)
-        self.planning = CountedRows(model, self.planning_inputs, batch_size)
-        self.held_back = CountedRows(model, held_back, batch_size)
+        self.planning, self.held_back = (
+            CountedRows(model, half, batch_size, goal.change)
+            for half in (self.planning_inputs, held_back)
+        )
+        for outputs in self.planning.outputs:
+            goal.check_outputs(outputs)
 
-    def count(self, predict: Callable[[Any], Any]) -> FlipCount:
-        """Returns the flips of a function on the rows that are held back."""
-        return self.goal.count(self.held_back.flips(predict), self.held_back.rows)
+    def count(self, predict: Callable[[Any], Any]) -> FlipCount | MeanChange:
+        """Returns the changes by a function on the rows that are held back."""
+        return self.goal.count(self.held_back.total(predict), self.held_back.rows)
 
     def choose(
         self, chooser: Chooser, build: Callable[[Choice], Assembly], unchanged: Assembly
@@ -56,33 +66,35 @@ class PromisedRows:
         Args:
             chooser: Chooses among candidates that know none of the rows held back.
             build: Function that builds the model of a choice.
-            unchanged: The original model, which has no flips.
+            unchanged: The original model, which changes nothing.
 
         Returns:
             The choice, the very model that was counted, its promise, and remarks.
         """
 
-        def planned_flips(choice: Choice) -> int:
-            return self.planning.flips(_predictor(build(choice)))
+        def planned(choice: Choice) -> float:
+            return self.planning.total(_predictor(build(choice)))
 
-        choices = chooser.choices_by_flips(self.goal, planned_flips, self.planning.rows)
+        choices = chooser.choices_by_change(self.goal, planned, self.planning.rows)
         best = {path: group[0] for path, group in chooser.plan.choices.items()}
-        small, fewest, notes = unchanged, self.goal.count(0, self.held_back.rows), []
+        small, least, notes = unchanged, self.goal.count(0, self.held_back.rows), []
         for choice in choices:
             assembly = build(choice)
             count = self.count(_predictor(assembly))
             factor = chooser.plan.total / chooser.size(choice)
             tell("%.3g times smaller: %s", factor, count)
-            if count.bound > self.goal.max_flips:
+            if count.bound > self.goal.limit:
                 notes.append(f"The next model, {factor:.3g} times smaller, was refused: {count}.")
                 break
-            best, small, fewest = choice, assembly, count
+            best, small, least = choice, assembly, count
         if small is unchanged:
             rows = "held back" if choices else "to plan with"
             notes.append(
-                f"The result is the model itself: no smaller one flips as few of the rows {rows}."
+                "The result is the model itself: no smaller one changes so little on the rows "
+                f"{rows}."
             )
-        return best, small, Promise(self.goal.max_flips, fewest, self.planning.rows), notes
+        promise = Promise(self.goal.name, self.goal.limit, least, self.planning.rows)
+        return best, small, promise, notes
 
 
 def _predictor(assembly: Assembly) -> Callable[[Any], list]:

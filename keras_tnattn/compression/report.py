@@ -8,7 +8,7 @@ import json
 import os
 from typing import IO, Any
 
-from keras_tnattn.compression.flips import Promise
+from keras_tnattn.compression.counting import Promise
 from keras_tnattn.compression.report_page import report_page
 
 
@@ -122,7 +122,7 @@ class Report:
             empty without data, or if no layer changed.
         files: What the files that `CompressionResult.export` wrote cost where they run,
             `keras_tnattn.export.FileCosts`.
-        promise: What is promised with `max_flips`, a `keras_tnattn.compression.flips.Promise`;
+        promise: What is promised, a `keras_tnattn.compression.counting.Promise`;
             `None` without it, or after a healing, which ends it.
         notes: Remarks, one sentence each.
 

@@ -31,7 +31,7 @@ from sklearn.datasets import load_digits
 from keras_tnattn import compress
 from keras_tnattn.compression import compressing
 from keras_tnattn.compression.batches import outputs_of
-from keras_tnattn.compression.flips import CountedRows, upper_bound
+from keras_tnattn.compression.counting import CountedRows, flips, upper_bound
 from keras_tnattn.layers import TensorizedSpectralAttention
 
 TRUTH_ROWS = 20_000
@@ -63,7 +63,8 @@ def simulate(name, options):
         inputs, labels = draw(np.random.default_rng(1), 4000)
         model.compile("adam", "sparse_categorical_crossentropy")
         model.fit(inputs, labels, epochs=10, verbose=0)
-        truth = CountedRows(model, draw(np.random.default_rng(2), TRUTH_ROWS)[0], TRUTH_ROWS)
+        others = draw(np.random.default_rng(2), TRUTH_ROWS)[0]
+        truth = CountedRows(model, others, TRUTH_ROWS, flips)
     for split in range(len(done), options.splits):
         start = time.process_time()
         result = compress(
@@ -77,7 +78,7 @@ def simulate(name, options):
             verbose=0,
         )
         small = result.model
-        share = truth.flips(lambda x, small=small: outputs_of(small, x)) / TRUTH_ROWS
+        share = truth.total(lambda x, small=small: outputs_of(small, x)) / TRUTH_ROWS
         done.append([share, result.report.ratio, time.process_time() - start])
         with options.output.open("a") as file:
             print(json.dumps([name, settings, *done[-1]]), file=file)

@@ -1,0 +1,253 @@
+"""Counts how much a small model answers otherwise, and bounds it for all such inputs.
+
+A flip is a row whose top class differs from the original's. Of independent rows that had no part
+in making a model, their number is binomial, so the bound of Clopper and Pearson (1934) is exact.
+The mean of other numbers in [0, 1] has the bound of Hoeffding and Bentkus, whatever their
+distribution (Bates et al., 2021, https://arxiv.org/abs/2101.02703, sec. 3.1).
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_tnattn.compression.batches import data_errors, number_of_rows, outputs_of
+
+# From a batch of outputs, the original's and others, to a number in [0, 1] for each row.
+Change = Callable[[Sequence[Any], Sequence[Any]], np.ndarray]
+
+
+def upper_bound(flips: int, rows: int, confidence: float) -> float:
+    """Returns the one-sided upper bound of Clopper and Pearson for the true share of flips.
+
+    It is the `p` for which at most `flips` of `rows` has the probability `1 - confidence`.
+
+    Args:
+        flips: The number of flips.
+        rows: The number of independent rows.
+        confidence: In (0, 1).
+    """
+    return _largest(flips / rows, _log_probability(flips, rows), confidence)
+
+
+def mean_bound(total: float, rows: int, confidence: float) -> float:
+    """Returns the one-sided upper bound of Hoeffding and Bentkus for a mean of numbers in [0, 1].
+
+    A mean `m` stays possible if `exp(-n KL(total / n, m))`, which bounds the probability of so
+    small a sum by Hoeffding (1963), and `e P(Bin(n, m) <= ceil(total))`, which bounds it by Bentkus
+    (2004), are both above `1 - confidence`.
+
+    Args:
+        total: The sum of the numbers.
+        rows: The number `n` of independent rows.
+        confidence: In (0, 1).
+    """
+    mean, at_most = total / rows, _log_probability(math.ceil(total), rows)
+
+    def log_probability(share: float) -> float:
+        hit = mean * math.log(share / mean) if mean else 0.0
+        missed = (1 - mean) * math.log((1 - share) / (1 - mean)) if mean < 1 else 0.0
+        return min(rows * (hit + missed), 1 + at_most(share))
+
+    return _largest(mean, log_probability, confidence)
+
+
+def _largest(low: float, log_probability: Callable[[float], float], confidence: float) -> float:
+    """Returns the largest share, from `low` on, whose probability is above `1 - confidence`."""
+    high = 1.0
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2
+        if log_probability(middle) > math.log1p(-confidence):
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _log_probability(count: int, rows: int) -> Callable[[float], float]:
+    """Returns the logarithm of the probability of at most `count` of `rows`, by their share."""
+    counts = np.arange(count + 1)
+    # The logarithms of the binomial coefficients.
+    ways = np.append(0.0, np.cumsum(np.log((rows - counts[:-1]) / counts[1:])))
+
+    def log_probability(share: float) -> float:
+        logs = ways + counts * math.log(share) + (rows - counts) * math.log1p(-share)
+        return float(np.logaddexp.reduce(logs))
+
+    return log_probability
+
+
+@dataclasses.dataclass(frozen=True)
+class FlipCount:
+    """How many rows have another top class.
+
+    Attributes:
+        flips: The number of these rows.
+        rows: The number of all rows that were counted.
+        confidence: The probability with which `bound` holds, of one model chosen without the rows.
+        bound: `upper_bound(flips, rows, confidence)`.
+    """
+
+    flips: int
+    rows: int
+    confidence: float
+    bound: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.flips:,} of {self.rows:,} rows held back have another top class, which bounds "
+            f"the share by {100 * self.bound:.3g} % with confidence {100 * self.confidence:.6g} %"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class MeanChange:
+    """By how much the outputs of rows change.
+
+    Attributes:
+        mean: The mean change.
+        rows: The number of rows that were measured.
+        confidence: The probability with which `bound` holds, of one model chosen without the rows.
+        bound: `mean_bound(mean * rows, rows, confidence)`.
+    """
+
+    mean: float
+    rows: int
+    confidence: float
+    bound: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.rows:,} rows held back change by {self.mean:.3g} on average, which bounds the "
+            f"mean by {self.bound:.3g} with confidence {100 * self.confidence:.6g} %"
+        )
+
+
+_SENTENCES = {
+    "max_flips": "at most {:.6%} of inputs like the data get another top class",
+    "max_change": "the outputs for inputs like the data change by at most {:.6g} on average",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Promise:
+    """With probability `count.confidence` over the draw of the rows, a limit is kept.
+
+    Attributes:
+        name: `"max_flips"` or `"max_change"`.
+        limit: The largest share of inputs like the data that have another top class, or the
+            largest mean change of their outputs.
+        count: What was counted of the model on the rows that were held back.
+        planning_rows: The number of the other rows, with which the model was made.
+    """
+
+    name: str
+    limit: float
+    count: FlipCount | MeanChange
+    planning_rows: int
+
+    def __str__(self) -> str:
+        sentence = _SENTENCES[self.name].format(self.limit)
+        return f"promise: {sentence}; {self.count}; {self.planning_rows:,} other rows planned"
+
+
+class CountedRows:
+    """Rows of inputs with the outputs of a model.
+
+    Args:
+        model: The original model.
+        inputs: Arrays of equally many rows.
+        batch_size: Rows per batch.
+        change: What is counted of a row.
+    """
+
+    def __init__(self, model: keras.Model, inputs: Any, batch_size: int, change: Change) -> None:
+        self.rows, self.change = number_of_rows(inputs), change
+        self.batches = [
+            keras.tree.map_structure(lambda x, start=start: x[start : start + batch_size], inputs)
+            for start in range(0, self.rows, batch_size)
+        ]
+        with data_errors():
+            self.outputs = [outputs_of(model, batch) for batch in self.batches]
+
+    def total(self, predict: Callable[[Any], Sequence[Any]]) -> float:
+        """Returns the sum of the changes of all rows.
+
+        Args:
+            predict: Function from a batch of inputs to a list of the model's outputs.
+        """
+        total = 0.0
+        for batch, before in zip(self.batches, self.outputs, strict=True):
+            after = predict(batch)
+            shapes = [[np.shape(output) for output in outputs] for outputs in (before, after)]
+            if shapes[0] != shapes[1]:
+                raise ValueError(
+                    "Expected predictions of the shapes of the model's outputs, "
+                    f"{shapes[0]}. Received: {shapes[1]}"
+                )
+            changes = np.asarray(self.change(before, after), "float64")
+            if changes.shape != (len(before[0]),) or not ((changes >= 0) & (changes <= 1)).all():
+                raise ValueError(
+                    "Expected a change in [0, 1] of each row. Received: changes of shape "
+                    f"{changes.shape}, from {changes.min(initial=0)} to {changes.max(initial=0)}"
+                )
+            total += float(changes.sum())
+        return total
+
+
+def flips(before: Sequence[Any], after: Sequence[Any]) -> np.ndarray:
+    """Returns 1 for each row that gets another top class at any position, and else 0."""
+    return (top_classes(after) != top_classes(before)).any(axis=1)
+
+
+def relative_change(before: Sequence[Any], after: Sequence[Any]) -> np.ndarray:
+    """Returns `min(1, |after - before| / |before|)` of each row, over all of its outputs.
+
+    Of a row that was all 0 it is 0 if it still is, and else 1; of one with NaN it is 1.
+    """
+    old, new = (
+        np.concatenate([np.asarray(x, "float64").reshape(len(x), -1) for x in outputs], axis=1)
+        for outputs in (before, after)
+    )
+    change, size = (np.linalg.norm(x, axis=1) for x in (new - old, old))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(change == 0, 0.0, change / size)
+    return np.where(np.isnan(ratio), 1.0, np.minimum(ratio, 1.0))
+
+
+def top_classes(outputs: Sequence[Any]) -> np.ndarray:
+    """Returns the top class of each row, at each position of each output: ints `(rows, N)`.
+
+    Of one column, the probability of the second of two classes, it is 1 if this is above 0.5; of a
+    row with NaN it is -1.
+    """
+    columns = []
+    for array in (np.asarray(output).astype("float64") for output in outputs):
+        classes = array[..., 0] > 0.5 if array.shape[-1] == 1 else array.argmax(axis=-1)
+        classes = np.where(np.isnan(array).any(axis=-1), -1, classes)
+        columns.append(classes.reshape(len(array), -1))
+    return np.concatenate(columns, axis=1)
+
+
+def check_classes(array: np.ndarray) -> None:
+    """Checks that an output has classes."""
+    numeric = array.dtype.kind not in "OSUb" and array.ndim > 1
+    if not numeric or (array.shape[-1] == 1 and not ((array >= 0) & (array <= 1)).all()):
+        raise ValueError(
+            "Expected a classifier together with max_flips: outputs with a column for each class, "
+            f"or with one probability. Received: outputs of shape {array.shape} and dtype "
+            f"{array.dtype}"
+        )
+
+
+def halves(inputs: Any) -> tuple[Any, Any]:
+    """Returns two random halves of the rows of arrays; of an odd number one is left out."""
+    order = np.random.default_rng(0).permutation(number_of_rows(inputs))
+    half = len(order) // 2
+    first, second = order[:half], order[half : 2 * half]
+    return tuple(
+        keras.tree.map_structure(lambda x, rows=rows: x[rows], inputs) for rows in (first, second)
+    )
