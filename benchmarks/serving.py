@@ -2,6 +2,7 @@
 
     pip install litserve
     python benchmarks/serving.py                      # an untrained classifier
+    python benchmarks/serving.py --empty              # one that computes next to nothing
     python benchmarks/serving.py --model saved_models/docstrings/1
 
 Each server runs in its own process and loads the same SavedModel. They take turns for several
@@ -42,8 +43,13 @@ OURS = ("auto", "onnxruntime", "litert", "tensorflow")  # our server, by engine
 SERVERS = (*OURS, "plain", "litserve")
 
 
-def write_classifier(folder: Path) -> None:
-    """Exports the paper's classifier, untrained: 20,000 words, 200 words per text, 7 classes."""
+def write_classifier(folder: Path, empty: bool) -> None:
+    """Exports the paper's classifier, untrained: 20,000 words, 200 words per text, 7 classes.
+
+    The empty one adds up one number for each word.
+    """
+    import keras
+
     from keras_tnattn.export import export_classifier
     from keras_tnattn.models import text_classifier
     from keras_tnattn.text.words import word_vectorizer
@@ -51,6 +57,10 @@ def write_classifier(folder: Path) -> None:
     words = [f"word{i}" for i in range(20_000)]
     vectorizer = word_vectorizer([" ".join(words)])
     model = text_classifier(vectorizer.vocabulary_size(), 7)
+    if empty:
+        parts = (keras.layers.Embedding(vectorizer.vocabulary_size(), 1), keras.layers.Flatten())
+        inputs = keras.Input((200,), dtype="int32")
+        model = keras.Sequential([inputs, *parts, keras.layers.Dense(7, "softmax")])
     export_classifier(
         model, vectorizer, [f"class {i}" for i in range(7)], folder, engines=OURS[1:3]
     )
@@ -179,6 +189,7 @@ def main() -> None:
     """Runs the benchmark, or one of the peers."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, help="folder of a version of a text classifier")
+    parser.add_argument("--empty", action="store_true", help="serve a model of next to no cost")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32, 128])
     parser.add_argument("--seconds", type=float, default=5, help="per measurement (default: 5)")
     parser.add_argument("--rounds", type=int, default=3)
@@ -187,7 +198,7 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.write:
-        write_classifier(options.write)
+        write_classifier(options.write, options.empty)
         return
     if options.serve_plain:
         serve_plain(str(options.model), options.serve_plain)
@@ -199,6 +210,7 @@ def main() -> None:
             say("writing the classifier")
             model = Path(scratch, "classifier", "1")
             writing = [sys.executable, __file__, "--write", str(model.parent)]
+            writing += ["--empty"] * options.empty
             subprocess.run(writing, check=True, cwd=ROOT, env=environment())
         rounds = [
             {
