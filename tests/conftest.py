@@ -31,8 +31,9 @@ def _modules_set_aside():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _optimizers_built_first():
-    """A training step whose trace makes the optimizer's variables is traced twice."""
+def _compiled_quickly():
+    """TensorFlow optimizes no graph, and traces no training step twice to make the variables of
+    its optimizer. The processes that tests start do what users' do."""
     import keras
 
     make = keras.Model.make_train_function
@@ -42,6 +43,10 @@ def _optimizers_built_first():
             model.optimizer.build(model.trainable_variables)
         make(model, force)
 
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(keras.Model, "make_train_function", build_first)
         yield

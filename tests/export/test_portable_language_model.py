@@ -54,8 +54,14 @@ def written_to(tmp_path_factory):
     return folder_of
 
 
-def expected(name, prompt, **options):
-    generate = Generator(model_of(name), end_id=END, **options)
+@functools.cache  # with what it traced
+def generator(name, **options):
+    return Generator(model_of(name), end_id=END, **options)
+
+
+def expected(name, prompt, seed=0, **options):
+    generate = generator(name, **options)
+    generate.seed = seed
     return TOKENS.decode(generate([TOKENS.prompt(prompt)]).ids[0])
 
 
