@@ -175,6 +175,9 @@ def write_archive(archive: keras.export.ExportArchive, path: Path) -> None:
     for name in ("variables", "trainable_variables", "non_trainable_variables"):
         if hasattr(tracked, name):
             setattr(tracked, name, [])
+    # As graphs, because TensorFlow would trace functions once more.
+    for name in archive._endpoint_names:
+        setattr(tracked, name, getattr(tracked, name).get_concrete_function())
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     archive.write_out(str(path), options, verbose=False)
     file = path / "saved_model.pb"

@@ -164,7 +164,10 @@ def test_what_is_no_model_of_text_is_refused(parts, tmp_path):
 
     from keras_tnattn.export import class_names_file, export_signatures, load
 
+    traces = []
+
     def double(bits):
+        traces.append(bits)
         return {"bits": 2 * bits}
 
     signature = (double, tf.TensorSpec([None], tf.int32, "bits"))
@@ -177,6 +180,7 @@ def test_what_is_no_model_of_text_is_refused(parts, tmp_path):
         )
         with pytest.raises(ValueError, match=r"and score\. .*from bits to bits"):
             load(path)
+    assert len(traces) == 2  # one for each export
 
 
 def test_nothing_to_load(tmp_path):
