@@ -6,13 +6,14 @@ inputs tells them apart.
 
 import contextlib
 import math
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
+
+from keras_tnattn.checks import cause_of
 
 # The rows of `some_batches`.
 _SOME_ROWS = 256
@@ -172,19 +173,6 @@ def data_errors() -> Iterator[None]:
         if is_out_of_memory(error):
             raise
         raise ValueError(f"The data do not fit the model: {cause_of(error)}") from error
-
-
-def cause_of(error: Exception) -> str:
-    """Returns what failed in the end, without the configs, arguments and colors that Keras adds."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
-    text = re.split(r"(?:Exception|Error) encountered(?: during [a-z]+)?: ", text)[-1]
-    text = re.sub(r"Exception encountered when calling [^\n]*\n\n", "", text)
-    text = re.sub(r"(Invalid input shape for input) .*? (with name)", r"\1 \2", text, flags=re.S)
-    text = text.partition("\n\nArguments received by")[0].partition("Full object config")[0]
-    # "Example error message for object <...>:" is followed by the cause.
-    paragraphs = text.strip().split("\n\n")
-    text = " ".join(paragraphs[: 2 if paragraphs[0].endswith(":") else 1])
-    return " ".join(text.split())[:500]
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -10,10 +10,10 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_tnattn.checks import cause_of
 from keras_tnattn.compression.batches import (
     DataError,
     are_arrays,
-    cause_of,
     inputs_and_labels,
     is_out_of_memory,
     iterate,

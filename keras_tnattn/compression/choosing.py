@@ -8,7 +8,7 @@ from typing import Any, NoReturn, cast
 from keras_tnattn.compression.budget import share_out, within_tolerance
 from keras_tnattn.compression.building import Made, assemble, replacement_of
 from keras_tnattn.compression.calibration import Call
-from keras_tnattn.compression.candidates import Candidate, copy_layer
+from keras_tnattn.compression.candidates import Candidate, byte_count, copy_layer
 from keras_tnattn.compression.goals import FLOATS, Goal, Keeping, Promising, Smaller, Within
 from keras_tnattn.compression.measuring import best_milliseconds, costs_in
 from keras_tnattn.compression.others import describe_others
@@ -185,20 +185,24 @@ class Chooser:
         size = self.size(smallest)
         reached = plan.total / size
         worst = max(smallest, key=lambda path: smallest[path].likely_error)
-        cost = (
-            f" At {reached:.2f} the error of the outputs of {worst} is "
-            f"{100 * smallest[worst].likely_error:.0f} %."
-        )
-        fixed = (
-            f"{plan.fixed_bytes:,} of {plan.total:,} bytes are in layers that are not replaced"
-            + (f" ({describe_others(plan)})" if plan.fixed_bytes else "")
-        )
+        alone = {path: self.reason_kept(path) for path, c in smallest.items() if c.keeps_layer}
+        fixed = plan.fixed_bytes + sum(smallest[path].bytes for path in alone)
+        size = byte_count(plan.inventory.model)
+        why = f"{fixed:,} of {size:,} bytes are in layers that are not replaced"
+        if fixed:
+            why += f" ({describe_others(plan, alone)})"
+        if size > plan.total:
+            why += f"; loaded once for each that holds them, they are more than {plan.total:,}"
+        limit = math.floor(100 * reached) / 100
+        expected = "a model that can become smaller"
+        if limit > 1:
+            expected = f"a target of at most {limit}"
+            error = 100 * smallest[worst].likely_error
+            why += f". At {reached:.2f} the error of the outputs of {worst} is {error:.0f} %"
         runtime = plan.options.for_runtime
         received = f"target={target}" + (f", for_runtime={runtime!r}" if runtime else "")
-        raise ValueError(
-            f"Expected a target of at most {math.floor(100 * reached) / 100}: {fixed}.{cost}"
-            f"{self._hint(smallest, int(plan.total / target))} Received: {received}"
-        )
+        hint = self._hint(smallest, int(plan.total / target))
+        raise ValueError(f"Expected {expected}: {why}.{hint} Received: {received}")
 
     def _hint(self, smallest: Choice, most: int) -> str:
         """Returns the advice to use fewer bits, or any runtime, if that makes the model smaller."""

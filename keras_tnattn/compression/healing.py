@@ -21,6 +21,7 @@ from keras_tnattn.compression.batches import (
 from keras_tnattn.compression.goals import Healing
 from keras_tnattn.compression.progress import tell
 from keras_tnattn.compression.rounding import BlockRounding, Rounding, rounded_values
+from keras_tnattn.compression.runner import is_compilable
 from keras_tnattn.typing import Tensor
 
 
@@ -35,6 +36,7 @@ class _Student(keras.Model):
     ) -> None:
         super().__init__(name="student")  # TensorFlow refuses the default, _student
         self.model = model
+        self.run_eagerly = not is_compilable(model)
         # Not by `setattr`, which would track the layers of integers.
         self.__dict__["kernels"] = tuple(kernels)
 
@@ -127,7 +129,8 @@ def heal(
             if how.label_weight:
                 targets = _mix_labels(targets, labels, how.label_weight, probabilities)
             if not student.compiled:
-                student.compile(optimizer, _losses(how, targets))
+                losses_of_outputs = _losses(how, targets)
+                student.compile(optimizer, losses_of_outputs, run_eagerly=student.run_eagerly)
             if steps:
                 rise, fall = (step + 1) / (0.05 * steps), (steps - step) / (0.95 * steps)
                 optimizer.learning_rate = rate * min(1.0, rise, fall)

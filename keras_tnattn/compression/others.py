@@ -1,6 +1,7 @@
 """Describes the weights of a model that are not replaced: where they are, and why."""
 
 import collections
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -53,9 +54,19 @@ def _row(path: str, kind: str, count: int, size: int, reason: str) -> LayerRepor
     )
 
 
-def describe_others(plan: Plan) -> str:
-    """Returns a text about the weights that are not replaced, the most first."""
-    rows = sorted(rows_of_others(plan), key=lambda row: -row.bytes_before)
+def describe_others(plan: Plan, reasons: Mapping[str, str] | None = None) -> str:
+    """Returns a text about the weights that are not replaced, the most first.
+
+    Args:
+        plan: What there is to choose from.
+        reasons: Why layers without a smaller candidate stay, by path. Default: none do.
+    """
+    alone = [
+        _row(path, "", _count(layer.weights), byte_count(layer), why)
+        for path, why in (reasons or {}).items()
+        for layer in [plan.layers[path]]
+    ]
+    rows = sorted([*rows_of_others(plan), *alone], key=lambda row: -row.bytes_before)
     texts = [
         f"{row.kind if row.path.startswith('(') else row.path}: "
         f"{readable_size(row.bytes_before)}, {row.reason}"

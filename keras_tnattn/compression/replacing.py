@@ -28,7 +28,7 @@ from typing import Any
 
 import keras
 
-from keras_tnattn.compression.batches import cause_of
+from keras_tnattn.checks import cause_of
 from keras_tnattn.compression.inventory import Place, places
 
 # Where a layer is used in graphs.

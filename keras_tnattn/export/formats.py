@@ -18,6 +18,7 @@ from typing import Any
 
 import keras
 
+from keras_tnattn.checks import cause_of
 from keras_tnattn.export.examples import check_numeric, example_of, examples_of, specs_of
 from keras_tnattn.export.partial import partial_folder
 from keras_tnattn.export.recurrent import fused_loops, loops_without_lists
@@ -31,7 +32,13 @@ from keras_tnattn.export.running import (
     run_saved_model,
 )
 from keras_tnattn.export.signatures import write_archive
-from keras_tnattn.export.tracing import Traced, flat_layers, plain_computation, traced
+from keras_tnattn.export.tracing import (
+    Traced,
+    flat_layers,
+    plain_computation,
+    rename_for_graphs,
+    traced,
+)
 from keras_tnattn.storage.stand_ins import StoredMatrix
 from keras_tnattn.typing import Tensors
 from keras_tnattn_runtime.extras import installation
@@ -93,7 +100,7 @@ def export_saved_model(
     specs = [_with_argument_names(specs_of(model, example, length))]
     # Gradients by `keras.ops.custom_gradient` cannot be converted; no served model needs any.
     jax = {"jax2tf_kwargs": {"with_gradient": False}} if keras.backend.backend() == "jax" else {}
-    with _writing(Path(path), "SavedModel") as partial:
+    with rename_for_graphs(model), _writing(Path(path), "SavedModel") as partial:
         archive = keras.export.ExportArchive()
         archive.track_and_add_endpoint("serve", model, specs, **jax)
         write_archive(archive, Path(partial))
@@ -321,7 +328,8 @@ def write_file(
     batches = [example_of(model, batch) for batch in data]
     wanted = Computation(model, _of(model), specs, examples, batches)
     bound = _MAX_ERRORS.get(path.suffix, 0.0) if max_error is None else max_error
-    return write_computation(wanted, path, max_length, bound)
+    with rename_for_graphs(model):
+        return write_computation(wanted, path, max_length, bound)
 
 
 def file_sizes(path: str | os.PathLike) -> dict[str, int]:
@@ -537,9 +545,11 @@ def _writing(path: Path, form: str) -> Iterator[str]:
         raise
     except Exception as error:  # converters raise errors of any class
         backend = keras.backend.backend()
+        cause = cause_of(error) or type(error).__name__
         hint = {"jax": "Fix the length with length=, or load", "torch": "Load"}.get(backend)
+        hint = f". {hint} the .keras file with KERAS_BACKEND=tensorflow" if hint else ""
+        if "valid root scope name" in cause:  # of a variable, which has its name for good
+            hint = ". Name layers by letters, digits and underscores, or write another kind of file"
         raise RuntimeError(
-            f"Could not export the model as {form} from the {backend} backend: "
-            f"{(str(error).splitlines() or [type(error).__name__])[0]}"
-            + (f". {hint} the .keras file with KERAS_BACKEND=tensorflow" if hint else "")
+            f"Could not export the model as {form} from the {backend} backend: {cause}{hint}"
         ) from error

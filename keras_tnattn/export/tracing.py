@@ -10,6 +10,7 @@ layer stores as integers is one input of the graph, as floats: a file says how i
 import contextlib
 import dataclasses
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -145,6 +146,20 @@ def traced(
 def flat_layers(model: keras.Model) -> list[keras.layers.Layer]:
     """Returns a model and all its layers, those of other layers included."""
     return list(model._flatten_layers())
+
+
+@contextlib.contextmanager
+def rename_for_graphs(model: keras.Model) -> Iterator[None]:
+    """Gives layers names that TensorFlow's graphs take, without a space, say, for a while."""
+    names = {layer: layer.name for layer in flat_layers(model)}
+    try:
+        for layer, name in names.items():
+            taken = re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", name)
+            layer.name = taken if taken[0].isalnum() else f"x{taken}"
+        yield
+    finally:
+        for layer, name in names.items():
+            layer.name = name
 
 
 def as_function(graph: Any, inputs: Sequence[str], outputs: Sequence[str]) -> Any:

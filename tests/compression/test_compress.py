@@ -338,7 +338,7 @@ def test_min_speed_refuses_what_is_slower():
     data = RNG.normal(size=(32, 8)).astype("float32")
     # Nothing is a thousand times as fast, everything a thousandth.
     for options in ({"target": 1.5}, {"target": 1.5, "formats": "tensor_train", "bits": 8}):
-        with pytest.raises(ValueError, match=r"target of at most 1\.0"):
+        with pytest.raises(ValueError, match="no smaller candidate is fast enough"):
             compress(model, **options, data=data, min_speed=1000.0)
     kept = compress(model, tolerance=0.9, data=data, min_speed=1000.0).report
     assert [row.format for row in kept.layers] == ["kept"]

@@ -112,6 +112,42 @@ def test_a_layer_that_several_layers_hold_stays():
     )
 
 
+@pytest.mark.parametrize("names", [("class scores", "d d"), ("é", "_x"), ("a:b", "%d")])
+def test_names_that_graphs_refuse(names, tmp_path):
+    scores, hidden = names
+    layers = (keras.layers.Dense(64, name=hidden), keras.layers.Dense(32, "softmax", name=scores))
+    model = keras.Sequential([keras.Input((32,)), *layers], name="my model")
+    first = compress(model, target=2, bits=32, data=np.repeat(ROWS, 10, 0), min_speed=0.01)
+    assert [weight.path for weight in first.model.weights][-1].startswith(f"{scores}/")
+    assert first.heal(ROWS, loss="mse")
+    before = first.report.error
+    assert len(first.heal(ROWS, epochs=2)) in (0, 2)
+    assert first.report.error <= before
+
+
+def test_a_refusal_names_layers_without_a_smaller_candidate():
+    layers = [keras.Input((8, 4)), keras.layers.Conv1DTranspose(8, 3, name="up")]
+    message = (
+        r"a model that can become smaller: 416 of 416 bytes .* \(up: 416 bytes, no format makes it "
+        r"smaller without bits\)\. Try 4 or 3 bits\. Received: target=3"
+    )
+    rows = ROWS.reshape(32, 8, 4)
+    with pytest.raises(ValueError, match=message):
+        compress(keras.Sequential(layers), data=rows, target=3, bits=32, verbose=0)
+
+
+def test_copies_of_shared_layers_are_named_in_a_refusal():
+    shared, inputs = keras.layers.Dense(32), keras.Input((32,))
+    x = Holder(shared)(Holder(shared)(inputs))
+    model = keras.Model(inputs, keras.layers.Dense(32)(x))
+    message = (
+        r"a model that can become smaller: 8,448 of 12,672 bytes .*held by several.*; loaded once "
+        r"for each that holds them, they are more than 8,448\. Received"
+    )
+    with pytest.raises(ValueError, match=message):
+        compress(model, target=3, data=ROWS, verbose=0)
+
+
 def test_a_lora_stays_and_the_rest_goes_on():
     model = sequential(keras.layers.Dense(32), keras.layers.Dense(32))
     model.layers[0].enable_lora(2)
