@@ -4,17 +4,26 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
+
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("only the TensorFlow backend exports", allow_module_level=True)
+
+import tensorflow as tf
 from translator_runs import make_run
 
-pytestmark = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="only the TensorFlow backend exports"
-)
+from keras_tnattn.export import export_classifier, export_translator
+from keras_tnattn.export.explaining import classifier_explanation, translator_explanation
+from keras_tnattn.models import text_classifier
+from keras_tnattn.search.beam_search import BeamSearch
+from keras_tnattn.text.reserved import RESERVED_PIECES
+from keras_tnattn.text.word_pieces import WordPieceTokenizer
+from keras_tnattn.text.words import split_words, word_vectorizer
+from keras_tnattn_train.translate.explain import attention_outputs
+
 TEXTS = ["the cat sat", "a dog ran and the cat sat on zzz", ""]
 
 
 def signature_of(path, name="explain"):
-    import tensorflow as tf
-
     loaded = tf.saved_model.load(str(path))
     function = loaded.signatures[name]
 
@@ -28,10 +37,6 @@ def signature_of(path, name="explain"):
 
 @pytest.fixture(scope="module", params=["tsa", pytest.param("sdpa", marks=pytest.mark.slow)])
 def classifier(request, tmp_path_factory):
-    from keras_tnattn.export import export_classifier
-    from keras_tnattn.models import text_classifier
-    from keras_tnattn.text.words import split_words, word_vectorizer
-
     vectorizer = word_vectorizer([*TEXTS[:1], "a dog ran and the cat sat on"], max_words=6)
     model = text_classifier(
         vectorizer.vocabulary_size(), 2, attention=request.param, embedding_dim=8
@@ -72,10 +77,6 @@ def test_a_classifier_explains_each_text_as_if_alone(classifier):
 
 def test_padding_neither_attends_nor_counts():
     """Of an attention whose padded tokens have scores, too."""
-    from keras_tnattn.export.explaining import classifier_explanation
-    from keras_tnattn.models import text_classifier
-    from keras_tnattn.text.words import split_words, word_vectorizer
-
     vectorizer = word_vectorizer(TEXTS[:2], max_words=6)
     model = text_classifier(vectorizer.vocabulary_size(), 2, "ada", embedding_dim=8)
     explain = classifier_explanation(model, vectorizer, split_words, lambda ids: {}, True)
@@ -105,12 +106,6 @@ def test_the_card_holds_what_the_export_and_the_caller_know(classifier):
 
 @pytest.mark.slow
 def test_an_attention_without_scores_is_exported_without_explanation(tmp_path):
-    import tensorflow as tf
-
-    from keras_tnattn.export import export_classifier
-    from keras_tnattn.models import text_classifier
-    from keras_tnattn.text.words import split_words, word_vectorizer
-
     vectorizer = word_vectorizer(TEXTS[:2], max_words=6)
     model = text_classifier(vectorizer.vocabulary_size(), 2, attention="tn", embedding_dim=4)
     path = export_classifier(model, vectorizer, ["cat", "dog"], tmp_path / "m", None, split_words)
@@ -119,8 +114,6 @@ def test_an_attention_without_scores_is_exported_without_explanation(tmp_path):
 
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory):
-    from keras_tnattn.export import export_translator
-
     model, corpus = make_run(tmp_path_factory.mktemp("plga") / "run", "plga")
     tokenizers = corpus.tokenizers
     folder = tmp_path_factory.mktemp("saved") / "pt_en"
@@ -151,8 +144,6 @@ def test_a_translator_shows_the_attention_between_pieces(translator):
     assert got["unknown"].sum() == 1
 
     # The same as training/explain.py computes.
-    from keras_tnattn_train.translate.explain import attention_outputs
-
     ids = source.tokenize(texts[:1])[0].numpy()
     target_ids = target.tokenize(translations[:1])[0].numpy()
     outputs = attention_outputs(model, ids, target_ids[:-1])["decoder_0.cross"]
@@ -162,12 +153,6 @@ def test_a_translator_shows_the_attention_between_pieces(translator):
 
 
 def test_the_attention_shown_is_the_last_decoders():
-    import tensorflow as tf
-
-    from keras_tnattn.export.explaining import translator_explanation
-    from keras_tnattn.text.reserved import RESERVED_PIECES
-    from keras_tnattn.text.word_pieces import WordPieceTokenizer
-
     def decode(target, memory, mask, training, return_details):
         scores = [tf.fill([1, 2, 4, 5], value) for value in (0.5, 0.25)]
         return None, {f"decoder_{n}.cross": {"scores": scores[n]} for n in range(2)}
@@ -180,8 +165,6 @@ def test_the_attention_shown_is_the_last_decoders():
 
 @pytest.mark.slow
 def test_greedy_and_the_best_of_a_beam(translator):
-    from keras_tnattn.search.beam_search import BeamSearch
-
     model, (source, target), path = translator
     texts = ["Eu, vi rios.", "vi dois"]
     ids = source.tokenize(texts).to_tensor().numpy()

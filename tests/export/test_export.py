@@ -9,7 +9,17 @@ import keras
 import numpy as np
 import pytest
 
-from keras_tnattn.text.words import word_vectorizer
+from keras_tnattn import TensorizedSpectralAttention
+from keras_tnattn.export import (
+    class_names_file,
+    export_classifier,
+    export_signatures,
+    load,
+    next_version,
+    signatures,
+)
+from keras_tnattn.export.padding import ignores_padding
+from keras_tnattn.text.words import split_words, word_vectorizer
 
 tensorflow_only = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="only the TensorFlow backend exports"
@@ -29,15 +39,11 @@ def parts():
 
 @pytest.fixture(scope="module")
 def exported(parts, tmp_path_factory):
-    from keras_tnattn.export import export_classifier
-
     return export_classifier(*parts, NAMES, tmp_path_factory.mktemp("saved") / "pets")
 
 
 @tensorflow_only
 def test_both_signatures_equal_the_model(parts, exported):
-    from keras_tnattn.export import load
-
     model, vectorizer = parts
     texts = [*TEXTS, ""]
     ids = np.asarray(vectorizer(np.array(texts)))
@@ -53,8 +59,6 @@ def test_both_signatures_equal_the_model(parts, exported):
 
 @tensorflow_only
 def test_loads_with_tensorflow_alone(parts, exported):
-    from keras_tnattn.export import load
-
     code = f"""
 import json, sys
 import tensorflow as tf
@@ -83,8 +87,6 @@ assert not {"keras_tnattn.export", "keras_tnattn.text.words", "tensorflow_text"}
 
 @tensorflow_only
 def test_versions_count_up_and_are_never_changed(parts, tmp_path):
-    from keras_tnattn.export import export_classifier, load
-
     folder = tmp_path / "pets"
     assert export_classifier(*parts, NAMES, folder, version=9).name == "9"
     assert export_classifier(*parts, NAMES, folder).name == "10"
@@ -100,8 +102,6 @@ def test_versions_count_up_and_are_never_changed(parts, tmp_path):
 
 
 def test_the_next_version_follows_the_highest(tmp_path):
-    from keras_tnattn.export import next_version
-
     for name in ("1", "2", "5", "12", "notes"):
         (tmp_path / name).mkdir()
     assert next_version(tmp_path) == 13
@@ -123,8 +123,6 @@ def test_weights_are_stored_once_and_without_gradients(exported):
 
 @tensorflow_only
 def test_damaged_models_are_named(exported, tmp_path):
-    from keras_tnattn.export import load
-
     copy = tmp_path / "copy"
     shutil.copytree(exported, copy)
     variables = copy / "variables" / "variables.index"
@@ -140,8 +138,6 @@ def test_damaged_models_are_named(exported, tmp_path):
 
 @tensorflow_only
 def test_a_failed_export_leaves_nothing(parts, tmp_path):
-    from keras_tnattn.export import export_classifier
-
     def broken(text):
         raise RuntimeError("no ids today")
 
@@ -152,8 +148,6 @@ def test_a_failed_export_leaves_nothing(parts, tmp_path):
 
 @tensorflow_only
 def test_a_single_text_is_refused(exported):
-    from keras_tnattn.export import load
-
     with pytest.raises(TypeError, match=r"Pass \[text\]"):
         load(exported)("a text")
 
@@ -161,8 +155,6 @@ def test_a_single_text_is_refused(exported):
 @tensorflow_only
 def test_what_is_no_model_of_text_is_refused(parts, tmp_path):
     import tensorflow as tf
-
-    from keras_tnattn.export import class_names_file, export_signatures, load
 
     traces = []
 
@@ -184,16 +176,12 @@ def test_what_is_no_model_of_text_is_refused(parts, tmp_path):
 
 
 def test_nothing_to_load(tmp_path):
-    from keras_tnattn.export import load
-
     with pytest.raises(FileNotFoundError, match="path="):
         load(tmp_path)
 
 
 @pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="TensorFlow does export")
 def test_other_backends_say_how(parts, tmp_path):
-    from keras_tnattn.export import export_classifier
-
     with pytest.raises(RuntimeError, match="KERAS_BACKEND=tensorflow"):
         export_classifier(*parts, NAMES, tmp_path / "pets")
     assert list(tmp_path.iterdir()) == []
@@ -203,8 +191,6 @@ def test_other_backends_say_how(parts, tmp_path):
 @pytest.mark.parametrize("masked", [True, False])
 def test_texts_are_padded_as_little_as_the_model_allows(masked, tmp_path, capfd):
     import tensorflow as tf
-
-    from keras_tnattn.export import export_classifier
 
     class Shown(keras.layers.Layer):
         supports_masking = True
@@ -237,8 +223,6 @@ def test_texts_are_padded_as_little_as_the_model_allows(masked, tmp_path, capfd)
 
 @tensorflow_only
 def test_padding_counts_if_only_words_other_than_unknown_ones_show_it():
-    from keras_tnattn.export.padding import ignores_padding
-
     ids = keras.Input((None,), dtype="int32")
     embedding = keras.layers.Embedding(4, 2)
     mean = keras.layers.GlobalAveragePooling1D()(embedding(ids))
@@ -250,8 +234,6 @@ def test_padding_counts_if_only_words_other_than_unknown_ones_show_it():
 
 @tensorflow_only
 def test_outputs_of_an_operation_keep_the_padding(tmp_path):
-    from keras_tnattn.export import export_classifier
-
     vectorizer = word_vectorizer(["a b c d"], max_words=12)
     ids = keras.Input((None,), dtype="int32")
     x = keras.layers.Embedding(6, 4, mask_zero=True)(ids)
@@ -267,8 +249,6 @@ def test_outputs_of_an_operation_keep_the_padding(tmp_path):
 def test_a_model_of_one_length_gets_all_its_padding(tmp_path):
     import tensorflow as tf
 
-    from keras_tnattn.export import export_classifier
-
     vectorizer = word_vectorizer(["a b c d"], max_words=12)
     ids = keras.Input((12,), dtype="int32")
     x = keras.layers.Flatten()(keras.layers.Embedding(6, 4)(ids))
@@ -281,8 +261,6 @@ def test_a_model_of_one_length_gets_all_its_padding(tmp_path):
 
 @tensorflow_only
 def test_exports_at_the_same_time_get_versions_of_their_own(parts, tmp_path, monkeypatch):
-    from keras_tnattn.export import export_classifier, load, signatures
-
     folder, cards = tmp_path / "pets", signatures.technical
 
     def beside_another():
@@ -311,8 +289,6 @@ def test_exports_at_the_same_time_get_versions_of_their_own(parts, tmp_path, mon
 
 @tensorflow_only
 def test_what_killed_exports_left_is_removed_after_a_day(parts, tmp_path):
-    from keras_tnattn.export import export_classifier
-
     for name, hours in ((".partial-1-old", 25), (".partial-1-new", 1)):
         (tmp_path / name).mkdir()
         then = time.time() - 3600 * hours
@@ -325,10 +301,6 @@ def test_what_killed_exports_left_is_removed_after_a_day(parts, tmp_path):
 @pytest.mark.parametrize("masked", [True, False])
 def test_servers_pad_ids_only_where_padding_counts_nothing(masked, tmp_path):
     import tensorflow as tf
-
-    from keras_tnattn import TensorizedSpectralAttention
-    from keras_tnattn.export import export_classifier
-    from keras_tnattn.text.words import split_words
 
     keras.utils.set_random_seed(0)
     vectorizer = word_vectorizer(TEXTS, max_words=12)

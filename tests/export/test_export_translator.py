@@ -5,15 +5,19 @@ import sys
 import keras
 import numpy as np
 import pytest
+
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("only the TensorFlow backend exports", allow_module_level=True)
+
+import tensorflow as tf
 from translator_runs import make_run, small_translator
 
+from keras_tnattn.export import export_translator, load
 from keras_tnattn.search.beam_search import BeamSearch
 from keras_tnattn.text.reserved import END, PAD, START
 from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.translate.explain import ExplainOptions, explain_run
 
-pytestmark = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="only the TensorFlow backend exports"
-)
 TEXTS = [
     "Eu vi três gatos.",
     "",
@@ -36,8 +40,6 @@ def parts(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def exported(parts, tmp_path_factory):
-    from keras_tnattn.export import export_translator
-
     folder = tmp_path_factory.mktemp("saved") / "pt_en"
     path = export_translator(*parts, folder, beam_size=2, extra_tokens=5)
     assert path == folder / "1"
@@ -54,8 +56,6 @@ def searched(parts, texts):
 
 
 def test_text_equals_the_search(parts, exported):
-    from keras_tnattn.export import load
-
     translator = load(exported)
     ids, found, want = searched(parts, TEXTS)
     got = translator.with_scores(TEXTS)
@@ -93,15 +93,11 @@ print(json.dumps([text.decode() for text in got.numpy()]))
 
 
 def test_a_single_text_is_refused(exported):
-    from keras_tnattn.export import load
-
     with pytest.raises(TypeError, match=r"Pass \[text\]"):
         load(exported)("uma frase")
 
 
 def test_errors(parts, tmp_path):
-    from keras_tnattn.export import export_translator
-
     _, source, target = parts
     with pytest.raises(ValueError, match="beam_size=0"):
         export_translator(*parts, tmp_path / "x", beam_size=0)
@@ -114,11 +110,6 @@ def test_errors(parts, tmp_path):
 
 @pytest.mark.slow
 def test_attentions_without_scores_are_exported_and_explained(tmp_path):
-    import tensorflow as tf
-
-    from keras_tnattn.export import export_translator
-    from keras_tnattn_train.translate.explain import ExplainOptions, explain_run
-
     options = {"encoder_attention": "rgtn", "decoder_attention": "rgtn"}
     model, corpus = make_run(tmp_path / "run", "sdpa", **options)
     path = export_translator(model, *corpus.tokenizers, tmp_path / "saved", extra_tokens=5)

@@ -139,7 +139,10 @@ def test_integers_without_zeros_stay_as_they_are(bits):
     np.testing.assert_array_equal(form.numbers.T, matrix.numbers - matrix.zeros[:1])
 
 
-@pytest.mark.parametrize(("bits", "kind"), [(8, ("int8", False)), (4, ("int4", True))])
+SLOW = pytest.param(8, ("int8", False), marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("bits", "kind"), [SLOW, (4, ("int4", True))])
 def test_compress_rounds_for_litert(bits, kind, tmp_path):
     loop = [layers.Reshape((8, 32)), layers.LSTM(64)]
     parts = [layers.Dense(256, activation="relu"), *loop, layers.Dense(64)]

@@ -34,20 +34,28 @@ def of_integers(layer):
     return on_other_cells(layer, lambda cell: quantized_layer(cell, 4))
 
 
+SLOW = [
+    pytest.param(*case, marks=pytest.mark.slow)
+    for case in (
+        (lambda: layers.LSTM(16, return_sequences=True, return_state=True), False, {"LSTM": 1}),
+        (lambda: layers.GRU(16, return_sequences=True, go_backwards=True), True, {"GRU": 1}),
+        (lambda: layers.GRU(16, reset_after=False), False, {"Loop": 1}),
+        (lambda: of_integers(layers.GRU(16)), True, {"GRU": 1}),
+        (lambda: layers.SimpleRNN(8, return_sequences=True), True, {"Loop": 1}),
+    )
+]
+
+
 @pytest.mark.parametrize(
     ("layer", "masks", "operations"),
     [
-        (lambda: layers.LSTM(16, return_sequences=True, return_state=True), False, {"LSTM": 1}),
         (lambda: layers.LSTM(16, use_bias=False), True, {"LSTM": 1}),
         (lambda: layers.LSTM(16, return_state=True), True, {"Loop": 1}),
         (lambda: of_integers(layers.LSTM(16)), False, {"LSTM": 1}),
-        (lambda: layers.GRU(16, return_sequences=True, go_backwards=True), True, {"GRU": 1}),
         (lambda: layers.GRU(16, return_state=True, use_bias=False), False, {"GRU": 1}),
-        (lambda: layers.GRU(16, reset_after=False), False, {"Loop": 1}),
         (lambda: layers.Bidirectional(layers.GRU(16, return_sequences=True)), True, {"GRU": 2}),
-        (lambda: of_integers(layers.GRU(16)), True, {"GRU": 1}),
-        (lambda: layers.SimpleRNN(8, return_sequences=True), True, {"Loop": 1}),
         (lambda: layers.RNN([layers.LSTMCell(8), layers.GRUCell(6)]), False, {"Loop": 1}),
+        *SLOW,
     ],
 )
 def test_loops_are_one_operation_or_take_any_number_of_rows(layer, masks, operations, tmp_path):

@@ -57,7 +57,10 @@ def test_the_spread_is_that_of_the_definition():
     np.testing.assert_allclose(spread.mean, metrics.mean((0, 2)), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("attention", ["plga", layers.PowerLawGraphAttention(2, **PLGA)])
+OF_TEXTS = pytest.param(layers.PowerLawGraphAttention(2, **PLGA), marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("attention", ["plga", OF_TEXTS])
 def test_a_constant_metric_is_frozen_and_nothing_is_lost(attention, tmp_path):
     model = make(attention=attention)
     model.compile("adam", LOSS)

@@ -131,7 +131,9 @@ def test_loss_and_gradients(oracle, published, noise):
     [
         pytest.param("no_cache", {"key_value_cache": False}, marks=pytest.mark.slow),
         pytest.param("kv_cache", {"key_value_cache": True}, marks=pytest.mark.slow),
-        ("g_cache", {"key_value_cache": False, "metric_cache": True}),
+        pytest.param(
+            "g_cache", {"key_value_cache": False, "metric_cache": True}, marks=pytest.mark.slow
+        ),
         ("kv_and_g_cache", {"key_value_cache": True, "metric_cache": True}),
     ],
 )
