@@ -30,21 +30,21 @@ class Case:
         protocol: Whose rule it is; `OWN` for what neither protocol says.
         request: Method and path.
         body: Sent as it is if `bytes`, else as JSON; `None`: none.
-        code: The expected status.
-        expected: The expected JSON, or a function from it to whether it is right.
+        expected: The expected JSON, a function from it to whether it is right, or a text that has
+            to be in the answer `{"error": "..."}`.
+        code: The expected status. Defaults to 200, or 400 for an error.
     """
 
     name: str
     protocol: str
     request: str
-    body: Any
-    code: int
+    body: Any = None
     expected: Any = None
+    code: int | None = None
 
-
-def error(part: str = "") -> Callable[[Any], bool]:
-    """An answer `{"error": "..."}` that holds a text."""
-    return lambda answer: answer.keys() == {"error"} and part in answer["error"]
+    @property
+    def status(self) -> int:
+        return self.code or (400 if isinstance(self.expected, str) else 200)
 
 
 def b64(data: bytes) -> dict[str, str]:
@@ -81,23 +81,15 @@ DEEP = b'{"instances":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
 
 CASES = [
     # TensorFlow Serving: states and metadata
-    Case("status", TFS, "GET /v1/models/double", None, 200, available("1")),
-    Case("status of a version", TFS, "GET /v1/models/double/versions/1", None, 200, available("1")),
-    Case("status of an unknown model", TFS, "GET /v1/models/nobody", None, 404, error("nobody")),
-    Case(
-        "status of an unknown version",
-        TFS,
-        "GET /v1/models/double/versions/7",
-        None,
-        404,
-        error("7"),
-    ),
+    Case("status", TFS, "GET /v1/models/double", None, available("1")),
+    Case("status of a version", TFS, "GET /v1/models/double/versions/1", None, available("1")),
+    Case("status of an unknown model", TFS, "GET /v1/models/nobody", None, "nobody", 404),
+    Case("status of an unknown version", TFS, "GET /v1/models/double/versions/7", None, "7", 404),
     Case(
         "metadata",
         TFS,
         "GET /v1/models/sums/metadata",
         None,
-        200,
         lambda a: (
             a["model_spec"] == {"name": "sums", "signature_name": "", "version": "1"}
             and a["metadata"]["signature_def"]["signature_def"]["serving_default"]["inputs"]["a"][
@@ -111,7 +103,6 @@ CASES = [
         TFS,
         "GET /v1/models/sums/versions/1/metadata",
         None,
-        200,
         lambda a: (
             [
                 d["size"]
@@ -123,19 +114,13 @@ CASES = [
         ),
     ),
     Case(
-        "metadata of an unknown model",
-        TFS,
-        "GET /v1/models/nobody/metadata",
-        None,
-        404,
-        error("nobody"),
+        "metadata of an unknown model", TFS, "GET /v1/models/nobody/metadata", None, "nobody", 404
     ),
     Case(
         "all models",
         OWN,
         "GET /v1/models",
         None,
-        200,
         lambda a: {"double", "sums"} <= {m["name"] for m in a["models"]},
     ),
     # rows
@@ -144,7 +129,6 @@ CASES = [
         TFS,
         DOUBLE,
         {"instances": [[1, 2], [3.5, -4]]},
-        200,
         {"predictions": [[2.0, 4.0], [7.0, -8.0]]},
     ),
     Case(
@@ -152,7 +136,6 @@ CASES = [
         TFS,
         DOUBLE,
         {"instances": [{"x": [1, 2]}]},
-        200,
         {"predictions": [[2.0, 4.0]]},
     ),
     Case(
@@ -160,7 +143,6 @@ CASES = [
         TFS,
         "POST /v1/models/double/versions/1:predict",
         {"instances": [[1, 2]]},
-        200,
         {"predictions": [[2.0, 4.0]]},
     ),
     Case(
@@ -168,7 +150,6 @@ CASES = [
         TFS,
         DOUBLE,
         {"signature_name": "serving_default", "instances": [[1, 2]]},
-        200,
         {"predictions": [[2.0, 4.0]]},
     ),
     Case(
@@ -176,26 +157,15 @@ CASES = [
         TFS,
         DOUBLE,
         {"signature_name": "negative", "instances": [[1, 2]]},
-        200,
         {"predictions": [[-1.0, -2.0]]},
     ),
-    Case(
-        "several inputs and outputs", TFS, SUMS, {"instances": ROWS}, 200, {"predictions": SUMS_OUT}
-    ),
-    Case(
-        "fewest digits",
-        TFS,
-        DOUBLE,
-        {"instances": [[0.1, 0.2]]},
-        200,
-        {"predictions": [[0.2, 0.4]]},
-    ),
+    Case("several inputs and outputs", TFS, SUMS, {"instances": ROWS}, {"predictions": SUMS_OUT}),
+    Case("fewest digits", TFS, DOUBLE, {"instances": [[0.1, 0.2]]}, {"predictions": [[0.2, 0.4]]}),
     Case(
         "many rows",
         TFS,
         DOUBLE,
         {"instances": [[i, 0] for i in range(100)]},
-        200,
         {"predictions": [[2.0 * i, 0.0] for i in range(100)]},
     ),
     Case(
@@ -203,27 +173,18 @@ CASES = [
         TFS,
         DOUBLE,
         {"instances": [[1, 2]], "comment": "hello"},
-        200,
         {"predictions": [[2.0, 4.0]]},
     ),
     # columns
     Case(
-        "columns",
-        TFS,
-        DOUBLE,
-        {"inputs": [[1, 2], [3, 4]]},
-        200,
-        {"outputs": [[2.0, 4.0], [6.0, 8.0]]},
+        "columns", TFS, DOUBLE, {"inputs": [[1, 2], [3, 4]]}, {"outputs": [[2.0, 4.0], [6.0, 8.0]]}
     ),
-    Case(
-        "columns by name", TFS, DOUBLE, {"inputs": {"x": [[1, 2]]}}, 200, {"outputs": [[2.0, 4.0]]}
-    ),
+    Case("columns by name", TFS, DOUBLE, {"inputs": {"x": [[1, 2]]}}, {"outputs": [[2.0, 4.0]]}),
     Case(
         "several columns",
         TFS,
         SUMS,
         {"inputs": {"a": [[1, 2], [0.5, 0]], "b": [3, -1]}},
-        200,
         {"outputs": {"product": [[3.0, 6.0], [-0.5, 0.0]], "total": [6.0, -0.5]}},
     ),
     # strings
@@ -232,7 +193,6 @@ CASES = [
         TFS,
         NAMED,
         {"instances": ["añb", ""]},
-        200,
         {"predictions": [{"length": 4, "text": "añb"}, {"length": 0, "text": ""}]},
     ),
     Case(
@@ -240,7 +200,6 @@ CASES = [
         TFS,
         NAMED,
         {"instances": [b64("ñ".encode())]},
-        200,
         {"predictions": [{"length": 2, "text": "ñ"}]},
     ),
     Case(
@@ -248,7 +207,6 @@ CASES = [
         TFS,
         NAMED,
         {"instances": [{"text": b64(b"abc")}]},
-        200,
         {"predictions": [{"length": 3, "text": "abc"}]},
     ),
     Case(
@@ -256,7 +214,6 @@ CASES = [
         TFS,
         BYTES,
         {"instances": [b64(b"\xff\x00")]},
-        200,
         {"predictions": [b64(b"\xff\x00")]},
     ),
     Case(
@@ -264,24 +221,15 @@ CASES = [
         TFS,
         BYTES,
         {"inputs": {"data": [b64(b"\xfe")]}},
-        200,
         {"outputs": [b64(b"\xfe")]},
     ),
-    Case(
-        "a single value in base64",
-        TFS,
-        BYTES,
-        {"inputs": [b64(b"q")]},
-        200,
-        {"outputs": [b64(b"q")]},
-    ),
+    Case("a single value in base64", TFS, BYTES, {"inputs": [b64(b"q")]}, {"outputs": [b64(b"q")]}),
     # numbers that are not finite
     Case(
         "NaN",
         TFS,
         DOUBLE,
         b'{"instances": [[NaN, 1]]}',
-        200,
         lambda a: math.isnan(a["predictions"][0][0]),
     ),
     Case(
@@ -289,7 +237,6 @@ CASES = [
         TFS,
         DOUBLE,
         b'{"instances": [[-Infinity, 1]]}',
-        200,
         {"predictions": [[-math.inf, 2.0]]},
     ),
     # errors
@@ -298,217 +245,127 @@ CASES = [
         TFS,
         "POST /v1/models/nobody:predict",
         {"instances": [1]},
+        "Servable not found for request: Latest(nobody)",
         404,
-        error("Servable not found for request: Latest(nobody)"),
     ),
     Case(
         "unknown version",
         TFS,
         "POST /v1/models/double/versions/9:predict",
         {"instances": [[1, 2]]},
+        "Servable not found for request: Specific(double, 9)",
         404,
-        error("Servable not found for request: Specific(double, 9)"),
     ),
     Case(
         "unknown signature",
         TFS,
         DOUBLE,
         {"signature_name": "nothing", "instances": [[1, 2]]},
-        400,
-        error("nothing"),
+        "nothing",
     ),
     Case(
         "a signature that is no text",
         TFS,
         DOUBLE,
         {"signature_name": 3, "instances": [[1, 2]]},
-        400,
-        error("signature_name"),
+        "signature_name",
     ),
-    Case("no JSON", TFS, DOUBLE, b"instances", 400, error("JSON Parse error")),
-    Case("empty body", TFS, DOUBLE, b"", 400, error("JSON Parse error")),
-    Case(
-        "JSON that breaks off",
-        TFS,
-        DOUBLE,
-        b'{"instances": [[1, 2]',
-        400,
-        error("JSON Parse error"),
-    ),
-    Case("no object", TFS, DOUBLE, [1, 2], 400, error("Is not object")),
-    Case("no inputs", TFS, DOUBLE, {}, 400, error("Missing 'inputs' or 'instances' key")),
+    Case("no JSON", TFS, DOUBLE, b"instances", "JSON Parse error"),
+    Case("empty body", TFS, DOUBLE, b"", "JSON Parse error"),
+    Case("JSON that breaks off", TFS, DOUBLE, b'{"instances": [[1, 2]', "JSON Parse error"),
+    Case("no object", TFS, DOUBLE, [1, 2], "Is not object"),
+    Case("no inputs", TFS, DOUBLE, {}, "Missing 'inputs' or 'instances' key"),
     Case(
         "rows and columns",
         TFS,
         DOUBLE,
         {"instances": [[1, 2]], "inputs": [[1, 2]]},
-        400,
-        error("expecting only one of 'inputs' or 'instances'"),
+        "expecting only one of 'inputs' or 'instances'",
     ),
-    Case("rows that are no list", TFS, DOUBLE, {"instances": 3}, 400, error("list/array")),
-    Case("no rows", TFS, DOUBLE, {"instances": []}, 400, error("No values in")),
-    Case(
-        "text for a number",
-        TFS,
-        DOUBLE,
-        {"instances": [["1", 2]]},
-        400,
-        error("is not of expected type"),
-    ),
-    Case("null", TFS, DOUBLE, {"instances": [[None, 2]]}, 400, error("Null")),
-    Case("true for a number", TFS, DOUBLE, {"instances": [[True, 2]]}, 400, error("")),
+    Case("rows that are no list", TFS, DOUBLE, {"instances": 3}, "list/array"),
+    Case("no rows", TFS, DOUBLE, {"instances": []}, "No values in"),
+    Case("text for a number", TFS, DOUBLE, {"instances": [["1", 2]]}, "is not of expected type"),
+    Case("null", TFS, DOUBLE, {"instances": [[None, 2]]}, "Null"),
+    Case("true for a number", TFS, DOUBLE, {"instances": [[True, 2]]}, ""),
     Case(
         "a fraction for an integer",
         TFS,
         SUMS,
         {"instances": [{"a": [1, 2], "b": 1.5}]},
-        400,
-        error("is not of expected type"),
+        "is not of expected type",
     ),
-    Case(
-        "an integer out of range",
-        TFS,
-        SUMS,
-        {"instances": [{"a": [1, 2], "b": 2**40}]},
-        400,
-        error(""),
-    ),
-    Case(
-        "a number for text",
-        TFS,
-        NAMED,
-        {"instances": [3]},
-        400,
-        error("is not of expected type: string"),
-    ),
-    Case("ragged rows", TFS, DOUBLE, {"instances": [[1, 2], [3]]}, 400, error("size")),
-    Case("too deep a row", TFS, DOUBLE, {"instances": [[[1, 2]]]}, 400, error("")),
-    Case("too short a row", TFS, DOUBLE, {"instances": [[1]]}, 400, error("")),
-    Case(
-        "a missing input",
-        TFS,
-        SUMS,
-        {"instances": [{"a": [1, 2]}]},
-        400,
-        error("keys must be equal to: a"),
-    ),
-    Case(
-        "an input too many",
-        TFS,
-        SUMS,
-        {"instances": [{"a": [1, 2], "b": 1, "c": 1}]},
-        400,
-        error(""),
-    ),
-    Case(
-        "a list for several inputs",
-        TFS,
-        SUMS,
-        {"instances": [[1, 2]]},
-        400,
-        error("list of objects"),
-    ),
+    Case("an integer out of range", TFS, SUMS, {"instances": [{"a": [1, 2], "b": 2**40}]}, ""),
+    Case("a number for text", TFS, NAMED, {"instances": [3]}, "is not of expected type: string"),
+    Case("ragged rows", TFS, DOUBLE, {"instances": [[1, 2], [3]]}, "size"),
+    Case("too deep a row", TFS, DOUBLE, {"instances": [[[1, 2]]]}, ""),
+    Case("too short a row", TFS, DOUBLE, {"instances": [[1]]}, ""),
+    Case("a missing input", TFS, SUMS, {"instances": [{"a": [1, 2]}]}, "keys must be equal to: a"),
+    Case("an input too many", TFS, SUMS, {"instances": [{"a": [1, 2], "b": 1, "c": 1}]}, ""),
+    Case("a list for several inputs", TFS, SUMS, {"instances": [[1, 2]]}, "list of objects"),
     Case(
         "objects and values",
         TFS,
         DOUBLE,
         {"instances": [{"x": [1, 2]}, [1, 2]]},
-        400,
-        error("Expecting object but got"),
+        "Expecting object but got",
     ),
+    Case("a missing column", TFS, SUMS, {"inputs": {"a": [[1, 2]]}}, "Missing named input: b"),
+    Case("a list for several columns", TFS, SUMS, {"inputs": [[1, 2]]}, "object"),
+    Case("columns of different length", TFS, SUMS, {"inputs": {"a": [[1, 2]], "b": [1, 2]}}, ""),
+    Case("broken base64", TFS, BYTES, {"instances": [{"b64": "!"}]}, "base64"),
     Case(
-        "a missing column",
-        TFS,
-        SUMS,
-        {"inputs": {"a": [[1, 2]]}},
-        400,
-        error("Missing named input: b"),
-    ),
-    Case("a list for several columns", TFS, SUMS, {"inputs": [[1, 2]]}, 400, error("object")),
-    Case(
-        "columns of different length",
-        TFS,
-        SUMS,
-        {"inputs": {"a": [[1, 2]], "b": [1, 2]}},
-        400,
-        error(""),
-    ),
-    Case("broken base64", TFS, BYTES, {"instances": [{"b64": "!"}]}, 400, error("base64")),
-    Case(
-        "an object that is no base64",
-        TFS,
-        BYTES,
-        {"instances": [{"data": {"b65": "x"}}]},
-        400,
-        error("base64"),
+        "an object that is no base64", TFS, BYTES, {"instances": [{"data": {"b65": "x"}}]}, "base64"
     ),
     Case(
         "a value that the graph refuses",
         TFS,
         DOUBLE,
         {"signature_name": "positive", "instances": [[-1, 2]]},
-        400,
-        error("not positive"),
+        "not positive",
     ),
     Case(
         "an unknown method",
         TFS,
         "POST /v1/models/double:explain",
         {"instances": [[1, 2]]},
-        400,
-        error("Malformed request: POST /v1/models/double:explain"),
+        "Malformed request: POST /v1/models/double:explain",
     ),
-    Case(
-        "prediction by GET",
-        TFS,
-        "GET /v1/models/double:predict",
-        None,
-        400,
-        error("Malformed request: GET"),
-    ),
-    Case("inference by GET", OWN, "GET /v2/models/double/infer", None, 405, error("Not Allowed")),
-    Case("an empty column", OWN, BYTES, {"inputs": []}, 400, error("at least one row")),
-    Case("invalid UTF-8", OWN, DOUBLE, b'{"instances": ["\xff"]}', 400, error("JSON Parse error")),
-    Case("half a surrogate pair", OWN, NAMED, b'{"instances": ["\\ud800"]}', 400, error("Unicode")),
-    Case("a hundred thousand lists deep", OWN, DOUBLE, DEEP, 400, error("JSON Parse error")),
+    Case("prediction by GET", TFS, "GET /v1/models/double:predict", None, "Malformed request: GET"),
+    Case("inference by GET", OWN, "GET /v2/models/double/infer", None, "Not Allowed", 405),
+    Case("an empty column", OWN, BYTES, {"inputs": []}, "at least one row"),
+    Case("invalid UTF-8", OWN, DOUBLE, b'{"instances": ["\xff"]}', "JSON Parse error"),
+    Case("half a surrogate pair", OWN, NAMED, b'{"instances": ["\\ud800"]}', "Unicode"),
+    Case("a hundred thousand lists deep", OWN, DOUBLE, DEEP, "JSON Parse error"),
     Case(
         "a number of 10,000 digits",
         OWN,
         DOUBLE,
         b'{"instances": [[' + b"9" * 10_000 + b", 1]]}",
-        400,
-        error(""),
+        "",
     ),
-    Case("10,000 rows", OWN, DOUBLE, {"instances": [[1, 2]] * 10_000}, 413, error("10000 rows")),
-    Case("a text of 1 MB", OWN, NAMED, {"instances": ["x" * 1_000_000]}, 413, error("1000000")),
-    Case("a body of 5 MB", OWN, NAMED, {"instances": ["x" * 5_000_000]}, 413, error("a body of")),
-    Case("a path out of the folder", OWN, "GET /v1/models/..%2f..%2fetc", None, 400, error("")),
+    Case("10,000 rows", OWN, DOUBLE, {"instances": [[1, 2]] * 10_000}, "10000 rows", 413),
+    Case("a text of 1 MB", OWN, NAMED, {"instances": ["x" * 1_000_000]}, "1000000", 413),
+    Case("a body of 5 MB", OWN, NAMED, {"instances": ["x" * 5_000_000]}, "a body of", 413),
+    Case("a path out of the folder", OWN, "GET /v1/models/..%2f..%2fetc", None, ""),
     Case(
         "a version out of the folder",
         OWN,
         "POST /v1/models/double/versions/..:predict",
         {"instances": [[1, 2]]},
-        400,
-        error(""),
+        "",
     ),
-    Case("an unknown path", OWN, "GET /nothing", None, 404, error("")),
+    Case("an unknown path", OWN, "GET /nothing", None, "", 404),
     # the Open Inference Protocol v2
-    Case("live", V2, "GET /v2/health/live", None, 200),
-    Case("ready", V2, "GET /v2/health/ready", None, 200),
+    Case("live", V2, "GET /v2/health/live"),
+    Case("ready", V2, "GET /v2/health/ready"),
     Case(
-        "the server",
-        V2,
-        "GET /v2",
-        None,
-        200,
-        lambda a: {"name", "version", "extensions"} <= a.keys(),
+        "the server", V2, "GET /v2", None, lambda a: {"name", "version", "extensions"} <= a.keys()
     ),
     Case(
         "a model's metadata",
         V2,
         "GET /v2/models/sums",
         None,
-        200,
         lambda a: (
             a["name"] == "sums"
             and a["versions"] == ["1"]
@@ -524,18 +381,16 @@ CASES = [
         V2,
         "GET /v2/models/sums/versions/1",
         None,
-        200,
         lambda a: [o["name"] for o in a["outputs"]] == ["product", "total"],
     ),
-    Case("a model is ready", V2, "GET /v2/models/sums/ready", None, 200),
-    Case("a version is ready", V2, "GET /v2/models/sums/versions/1/ready", None, 200),
-    Case("an unknown model is not ready", V2, "GET /v2/models/nobody/ready", None, 404, error("")),
+    Case("a model is ready", V2, "GET /v2/models/sums/ready"),
+    Case("a version is ready", V2, "GET /v2/models/sums/versions/1/ready"),
+    Case("an unknown model is not ready", V2, "GET /v2/models/nobody/ready", None, "", 404),
     Case(
         "infer",
         V2,
         INFER,
         {"id": "a1", "inputs": [X12]},
-        200,
         {
             "model_name": "double",
             "model_version": "1",
@@ -543,13 +398,12 @@ CASES = [
             "outputs": [tensor("y", [1, 2], "FP32", [2.0, 4.0])],
         },
     ),
-    Case("infer without id", V2, INFER, {"inputs": [X12]}, 200, lambda a: "id" not in a),
+    Case("infer without id", V2, INFER, {"inputs": [X12]}, lambda a: "id" not in a),
     Case(
         "infer with a version",
         V2,
         "POST /v2/models/double/versions/1/infer",
         {"inputs": [X12]},
-        200,
         lambda a: a["model_version"] == "1",
     ),
     Case(
@@ -557,7 +411,6 @@ CASES = [
         V2,
         INFER,
         {"inputs": [tensor("x", [2, 2], "FP32", [[1, 2], [3, 4]])]},
-        200,
         lambda a: a["outputs"] == [tensor("y", [2, 2], "FP32", [2.0, 4.0, 6.0, 8.0])],
     ),
     Case(
@@ -565,7 +418,6 @@ CASES = [
         V2,
         INFER_SUMS,
         {"inputs": [tensor("b", [1], "INT32", [3]), tensor("a", [1, 2], "FP32", [1, 2])]},
-        200,
         lambda a: (
             a["outputs"]
             == [tensor("product", [1, 2], "FP32", [3.0, 6.0]), tensor("total", [1], "FP32", [6.0])]
@@ -579,7 +431,6 @@ CASES = [
             "inputs": [tensor("b", [1], "INT32", [3]), tensor("a", [1, 2], "FP32", [1, 2])],
             "outputs": [{"name": "total"}],
         },
-        200,
         lambda a: [o["name"] for o in a["outputs"]] == ["total"],
     ),
     Case(
@@ -587,7 +438,6 @@ CASES = [
         V2,
         "POST /v2/models/named/infer",
         {"inputs": [tensor("text", [2], "BYTES", ["añb", ""])]},
-        200,
         lambda a: (
             a["outputs"]
             == [tensor("length", [2], "INT32", [4, 0]), tensor("text", [2], "BYTES", ["añb", ""])]
@@ -598,7 +448,6 @@ CASES = [
         OWN,
         INFER,
         {"inputs": [X12], "parameters": {"signature_name": "negative"}},
-        200,
         lambda a: a["outputs"][0]["data"] == [-1.0, -2.0],
     ),
     Case(
@@ -606,92 +455,50 @@ CASES = [
         V2,
         "POST /v2/models/nobody/infer",
         {"inputs": [X12]},
+        "",
         404,
-        error(""),
     ),
     Case(
         "infer with an unknown version",
         V2,
         "POST /v2/models/double/versions/9/infer",
         {"inputs": [X12]},
+        "",
         404,
-        error(""),
     ),
-    Case(
-        "another datatype",
-        V2,
-        INFER,
-        {"inputs": [tensor("x", [1, 2], "INT32", [1, 2])]},
-        400,
-        error("FP32"),
-    ),
+    Case("another datatype", V2, INFER, {"inputs": [tensor("x", [1, 2], "INT32", [1, 2])]}, "FP32"),
     Case(
         "data that do not fill the shape",
         V2,
         INFER,
         {"inputs": [tensor("x", [2, 2], "FP32", [1, 2])]},
-        400,
-        error("[2, 2]"),
+        "[2, 2]",
     ),
     Case(
         "a shape that does not fit",
         V2,
         INFER,
         {"inputs": [tensor("x", [2, 1], "FP32", [1, 2])]},
-        400,
-        error(""),
+        "",
     ),
     Case(
-        "a negative shape",
-        V2,
-        INFER,
-        {"inputs": [tensor("x", [-1, 2], "FP32", [1, 2])]},
-        400,
-        error("shape"),
+        "a negative shape", V2, INFER, {"inputs": [tensor("x", [-1, 2], "FP32", [1, 2])]}, "shape"
     ),
     Case(
         "a shape that is no list",
         V2,
         INFER,
         {"inputs": [{"name": "x", "shape": 3, "datatype": "FP32", "data": [1, 2]}]},
-        400,
-        error("Expected the shape of input x to be a list of sizes"),
+        "Expected the shape of input x to be a list of sizes",
     ),
-    Case(
-        "an unknown input",
-        V2,
-        INFER,
-        {"inputs": [tensor("z", [1, 2], "FP32", [1, 2])]},
-        400,
-        error("z"),
-    ),
-    Case(
-        "a missing tensor",
-        V2,
-        INFER_SUMS,
-        {"inputs": [tensor("b", [1], "INT32", [3])]},
-        400,
-        error("a"),
-    ),
-    Case(
-        "an unknown output",
-        V2,
-        INFER,
-        {"inputs": [X12], "outputs": [{"name": "z"}]},
-        400,
-        error("z"),
-    ),
-    Case("no tensors", V2, INFER, {}, 400, error("inputs")),
-    Case("tensors that are no objects", V2, INFER, {"inputs": [1]}, 400, error("")),
-    Case("infer without JSON", V2, INFER, b"{", 400, error("")),
-    Case("metrics", OWN, "GET /metrics", None, 200),
-    Case(
-        "metrics where TensorFlow Serving has them",
-        OWN,
-        "GET /monitoring/prometheus/metrics",
-        None,
-        200,
-    ),
+    Case("an unknown input", V2, INFER, {"inputs": [tensor("z", [1, 2], "FP32", [1, 2])]}, "z"),
+    Case("a missing tensor", V2, INFER_SUMS, {"inputs": [tensor("b", [1], "INT32", [3])]}, "a"),
+    Case("an unknown output", V2, INFER, {"inputs": [X12], "outputs": [{"name": "z"}]}, "z"),
+    Case("no tensors", V2, INFER, {}, "inputs"),
+    Case("tensors that are no objects", V2, INFER, {"inputs": [1]}, ""),
+    Case("infer without JSON", V2, INFER, b"{", ""),
+    Case("metrics", OWN, "GET /metrics"),
+    Case("metrics where TensorFlow Serving has them", OWN, "GET /monitoring/prometheus/metrics"),
 ]
 
 
@@ -713,12 +520,15 @@ def ask(url: str, case: Case, seconds: float = 60) -> tuple[int, bytes]:
 def fault(url: str, case: Case) -> str | None:
     """Returns what is wrong with the answer to a case, or `None`."""
     code, body = ask(url, case)
-    if code != case.code:
-        return f"{code} instead of {case.code}: {body[:200]!r}"
+    if code != case.status:
+        return f"{code} instead of {case.status}: {body[:200]!r}"
     if case.expected is None:
         return None
     answer = json.loads(body)
-    right = case.expected(answer) if callable(case.expected) else answer == case.expected
+    if isinstance(case.expected, str):
+        right = answer.keys() == {"error"} and case.expected in answer["error"]
+    else:
+        right = case.expected(answer) if callable(case.expected) else answer == case.expected
     return None if right else f"another body: {body[:300]!r}"
 
 
@@ -791,7 +601,7 @@ def main() -> int:
         found = fault(options.url, case)
         wrong += found is not None
         print(
-            f"{'wrong' if found else 'right'}  {case.code}  {case.name}"
+            f"{'wrong' if found else 'right'}  {case.status}  {case.name}"
             + (f": {found}" if found else "")
         )
     print(f"{len(cases) - wrong} of {len(cases)} right")
