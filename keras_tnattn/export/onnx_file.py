@@ -112,11 +112,17 @@ class OnnxFile:
             by_name[_node(name)].replace_all_uses_with(writer.constant(array))
         found = self._convolutions(file) if self._numbers else []
         write_integers(writer, found, self._numbers, exact)
-        rounding = {x.name for x in found if x.name not in exact} | {
-            name
-            for name, matrix in self._model.matrices.items()
-            if writer.write(by_name[_node(name)], matrix, name not in exact)
-        }
+        names = {by_name[_node(name)]: name for name in self._model.matrices}
+        recurrent = writer.write_recurrent(names, exact)
+        rounding = (
+            {x.name for x in found if x.name not in exact}
+            | recurrent
+            | {
+                name
+                for name, matrix in self._model.matrices.items()
+                if writer.write(by_name[_node(name)], matrix, name not in exact)
+            }
+        )
         del file.graph.inputs[len(self._model.inputs) :]
         passes.TopologicalSortPass()(file)
         passes.RemoveUnusedNodesPass()(file)
@@ -128,6 +134,7 @@ class OnnxFile:
             elif convolution.name not in exact and convolution.scales is None:
                 is_again = convolution.name in self._model.matrices
                 restored[name] = AGAIN if is_again else AGAIN.replace("again, ", "")
+        restored |= dict.fromkeys(map(_node, recurrent), AGAIN)
         for name in self._slow & restored.keys():
             restored[name] = "floats: integers take more time"
         return file, rounding, restored

@@ -7,17 +7,18 @@ What reads a matrix and its number of entries decide upon the form:
 | `MatMul` | 2^16 | 8 bits, a column one group | `DynamicQuantizeMatMul` |
 | `MatMul` of rows | 2^18 | up to 8 bits, in blocks | `MatMulNBits` |
 | `MatMul` | 2^16 | others | `DynamicQuantizeMatMul` with 8 bits made of them on loading |
+| `LSTM` | 2^16, of both kernels | any | `DynamicQuantizeLSTM`, likewise |
 | `Conv` | any, with data | any | int8 by channel, as `onnx_convolutions` says |
 | `Gather` | any, rows of 16 and more | 4 or 8 bits | `GatherBlockQuantized` |
 | others | any | up to 8 bits | integers that are restored when the file is loaded |
 
-Smaller products are faster with floats. The first three round their inputs to 8 bits, by row or in
-blocks; those by `MatMulNBits` of up to 4 bits can also be exact, and all others are. Integers of 3
-bits are stored as 4, those of 6 as 8.
+Smaller products are faster with floats. The first four round their inputs to 8 bits, by row, in
+blocks or, of an LSTM, by step; those by `MatMulNBits` of up to 4 bits can also be exact, and all
+others are. Integers of 3 bits are stored as 4, those of 6 as 8.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -78,6 +79,22 @@ class _View(NamedTuple):
             return _View(*(x.reshape(sizes) for x in self))
         change = np.squeeze if node.op_type == "Squeeze" else np.expand_dims
         return _View(*(change(x, tuple(numbers)) for x in self))
+
+
+def _sources(value: ir.Value | None) -> set[ir.Value]:
+    """Returns the values, but constants, that a value depends on and that nothing makes here."""
+    seen, todo, sources = set(), [value], set()
+    while todo:
+        value = todo.pop()
+        if value is None or value in seen or value.is_initializer():
+            continue
+        seen.add(value)
+        node = value.producer()
+        if node is None or node.op_type in ("If", "Loop", "Scan"):
+            sources.add(value)
+        else:
+            todo += node.inputs
+    return sources
 
 
 def uses_of(value: ir.Value, matrix: StoredMatrix) -> Iterator[tuple[Any, int, _View]]:
@@ -160,17 +177,54 @@ class MatrixWriter:
 
     def _is_of_weights(self, value: ir.Value | None) -> bool:
         """Whether a value depends on weights alone."""
-        seen, todo = set(self._weights), [value]
-        while todo:
-            value = todo.pop()
-            if value is None or value in seen or value.is_initializer():
+        return _sources(value) <= self._weights
+
+    def write_recurrent(self, names: Mapping[ir.Value, str], exact: Collection[str]) -> set[str]:
+        """Lets LSTMs compute with 8 bits, which are made of their kernels when the file is loaded.
+
+        Args:
+            names: The names of matrices by the tensors that stand for them.
+            exact: The names of those that must not be rounded.
+
+        Returns:
+            The names of the matrices whose LSTMs are written so.
+        """
+        rounding: set[str] = set()
+        nodes: list[Any] = [x for x in self.graph.all_nodes() if x.op_type == "LSTM"]
+        for node in nodes:
+            kernels = {names[x] for x in _sources(node.inputs[1]) & names.keys()}
+            if not kernels or kernels & set(exact):
                 continue
-            seen.add(value)
-            node = value.producer()
-            if node is None or node.op_type in ("If", "Loop", "Scan"):
-                return False
-            todo += node.inputs
-        return True
+            shapes = [x.producer().inputs[1].const_value.numpy() for x in node.inputs[1:3]]
+            if sum(int(np.prod(shape)) for shape in shapes) < _BY_COLUMN:
+                continue
+            inputs = [*node.inputs, *[None] * (8 - len(node.inputs))]
+            for position in (1, 2):
+                numbers, *rest = self._by_unit(node, node.inputs[position])
+                inputs[position] = numbers
+                inputs += rest
+            options = list(node.attributes.values())
+            new = ir.Node("com.microsoft", "DynamicQuantizeLSTM", inputs, options, num_outputs=3)
+            node.graph.insert_before(node, new)
+            for old, output in zip(node.outputs, new.outputs, strict=False):
+                output.type, output.shape = old.type, old.shape
+                old.replace_all_uses_with(output, replace_graph_outputs=True)
+            node.graph.remove(node, safe=True)
+            rounding |= kernels
+        return rounding
+
+    def _by_unit(self, node: Any, kernel: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+        """Returns 8 bits `(1, I, 4 H)` of a kernel `(1, 4 H, I)`, with scales and zeros."""
+        sizes = self.add(node, "Abs", kernel)
+        sizes = self.add(node, "ReduceMax", sizes, self.constant(np.array([2])), keepdims=0)
+        scales = self.add(node, "Max", sizes, self.constant(_TINY))
+        scales = self.add(node, "Div", scales, self.constant(np.float32(127)))
+        zero = self.add(node, "Cast", self.add(node, "Sub", scales, scales), to=ir.DataType.INT8)
+        vectors = [
+            self.add(node, "Squeeze", x, self.constant(np.array([0]))) for x in (scales, zero)
+        ]
+        columns = self.add(node, "Transpose", kernel, perm=[0, 2, 1])
+        return self.add(node, "QuantizeLinear", columns, *vectors, axis=2), scales, zero
 
     def _product(
         self, node: Any, view: _View, matrix: StoredMatrix, rounds_inputs: bool

@@ -17,6 +17,8 @@ from ai_edge_litert import schema_py_generated as schema
 from conformance import to_numpy
 
 from keras_tnattn.export import export_litert, export_onnx, running
+from keras_tnattn.export.formats import write_file
+from keras_tnattn.storage.low_rank_cells import LOW_RANK_CELLS
 from keras_tnattn.storage.quantized import quantized_layer
 from keras_tnattn.storage.recurrent import on_other_cells
 
@@ -80,6 +82,33 @@ def test_loops_are_one_operation_or_take_any_number_of_rows(layer, masks, operat
         ):
             for output, array in zip(outputs, expected, strict=True):
                 np.testing.assert_allclose(output, to_numpy(array), atol=bound)
+
+
+@pytest.mark.parametrize(("ranks", "units"), [((), 112), ((8, 12), 112), ((), 48)])
+def test_large_lstms_of_integers_multiply_with_integers(ranks, units, tmp_path):
+    """Those of 66,304 entries do, and one of 16,128 does not."""
+    ids = keras.Input((None,), dtype="int32")
+    layer = layers.LSTM(units, return_sequences=True, return_state=True)
+    layer.build((None, None, 36))
+    if ranks:
+        layer = on_other_cells(layer, lambda x: LOW_RANK_CELLS[type(x)].from_cell(x, ranks))
+    layer = on_other_cells(layer, lambda cell: quantized_layer(cell, 8))
+    model = keras.Model(ids, layer(layers.Embedding(50, 36)(ids)))
+    for weight in model.trainable_weights:
+        weight.assign(weight + 0.1 * RNG.normal(size=weight.shape))
+
+    def relative_error(max_error):
+        path = str(tmp_path / f"{max_error}.onnx")
+        write_file(model, path, IDS, None, max_error, [IDS])
+        kinds = {node.op_type for node in onnx.load(path).graph.node}
+        expected = "DynamicQuantizeLSTM" if max_error > 0.01 and units == 112 else "LSTM"
+        assert {kind for kind in kinds if "LSTM" in kind} == {expected}
+        pairs = zip(running.run_onnx(path, IDS), map(to_numpy, model(IDS)), strict=True)
+        return max(np.linalg.norm(x - y) / np.linalg.norm(y) for x, y in pairs)
+
+    assert relative_error(0.0) < 1e-5
+    assert 1e-4 * (units == 112) <= relative_error(0.05) < 0.05
+    assert relative_error(1e-4) <= 1e-4
 
 
 @pytest.mark.parametrize("kind", [layers.LSTM, layers.GRU])
