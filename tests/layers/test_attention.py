@@ -306,36 +306,6 @@ def test_describe_names_the_band(capsys):
     assert "banded from a length of 478 on, blocks of 32 or more, 6 block" in narrow.describe()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_heads": 0}, "num_heads=0"),
-        ({"key_dim": -1}, "key_dim=-1"),
-        ({"filter_order": 1}, "filter_order=1"),
-        ({"damping": 1.0}, r"damping=1\.0"),
-        ({"damping": -0.1}, r"damping=-0\.1"),
-        ({"damping": (0.5,)}, r"damping=\(0\.5,\), num_heads=2"),
-        ({"time_graph": Geometric(trainable=True), "method": "banded"}, "method='banded'"),
-        ({"method": "fast"}, "method='fast'"),
-        ({"head_combination": "max"}, "head_combination='max'"),
-        ({"tt_input_shape": (2, 2)}, "tt_output_shape=None"),
-        ({"tt_input_shape": (2, 3), "tt_output_shape": (2, 3)}, r"input_shape=\(None, None, 8\)"),
-        ({"tt_ranks": (9, 2)}, r"at most \(4, 4\).*tt_ranks=\(9, 2\)"),
-    ],
-)
-def test_errors_name_what_was_given(options, message):
-    with pytest.raises(ValueError, match=message):
-        TensorizedSpectralAttention(**{"num_heads": 2, **options}).build((None, None, 8))
-
-
-def test_errors_of_other_layers_name_what_was_given():
-    with pytest.raises(ValueError, match=r"input_shape=\(None, None, None\)"):
-        TensorizedSpectralAttention(2).build((None, None, None))
-    with pytest.raises(ValueError, match=r"key_shape=\(2, 2\)"):
-        TensorizedGraphAttention(2, (2, 2)).build((None, None, 2, 2, 2))
+def test_a_trainable_graph_starts_above_0():
     with pytest.raises(ValueError, match=r"to start training from.*damping=0\.0"):
         Geometric(0.0, trainable=True)
-    with pytest.raises(ValueError, match="key_dim=0"):
-        MultiHeadAdditiveAttention(2, key_dim=0)
-    with pytest.raises(ValueError, match="num_heads=0"):
-        MultiHeadDotProductAttention(0)

@@ -1,4 +1,4 @@
-"""Every public layer says what is wrong with the arguments of a call."""
+"""Every public layer says what is wrong with its arguments and with those of a call."""
 
 import inspect
 
@@ -8,6 +8,8 @@ import pytest
 
 import keras_tnattn
 from keras_tnattn import layers, storage
+from keras_tnattn.models import graph_classifier
+from keras_tnattn.ops.time_graph import Geometric
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(3, 7, 8)).astype("float32")
@@ -18,85 +20,69 @@ RING = np.roll(np.eye(7, dtype="float32"), 1, 0) + np.roll(np.eye(7, dtype="floa
 PLGA = {"residual_units": 1, "residual_dim": 4}
 
 
+def built_dense():
+    dense = keras.layers.Dense(3)
+    dense.build((None, 4))
+    return dense
+
+
 def attention():
     return keras.layers.MultiHeadAttention(2, 4)
 
 
-# The layer, and the arguments of a good call.
+def on(arguments, *makers):
+    """Returns by its name how each layer is made, and the arguments of a good call."""
+    return {type(make()).__name__: (make, arguments) for make in makers}
+
+
 CASES = {
-    "AdaptiveEmbedding": (
-        lambda: storage.AdaptiveEmbedding(20, 8, (3, 9), (5, 2)),
+    **on(
         {"inputs": IDS},
+        lambda: storage.AdaptiveEmbedding(20, 8, (3, 9), (5, 2)),
+        lambda: storage.LowRankEmbedding(20, 8, 2),
+        lambda: storage.TTEmbedding(20, 8, tt_ranks=2),
+        lambda: layers.TokenEmbedding(20, 8),
     ),
-    "GraphAttention": (lambda: layers.GraphAttention(2), {"inputs": X}),
-    "GraphConvolution": (lambda: layers.GraphConvolution(4), {"inputs": X, "edges": EDGES}),
-    "GraphTensorNetwork": (lambda: layers.GraphTensorNetwork(), {"inputs": TENSORS}),
-    "LearnedPositionEncoding": (lambda: layers.LearnedPositionEncoding(9), {"inputs": X}),
-    "LocalEmbedding": (lambda: layers.LocalEmbedding(), {"inputs": X}),
-    "LowRankDense": (lambda: storage.LowRankDense(4, 2), {"inputs": X}),
-    "LowRankEinsumDense": (
+    **on(
+        {"inputs": X},
+        lambda: layers.GraphAttention(2),
+        lambda: layers.LearnedPositionEncoding(9),
+        layers.LocalEmbedding,
+        lambda: storage.LowRankDense(4, 2),
         lambda: storage.LowRankEinsumDense("abc,cd->abd", (None, 6), 2),
-        {"inputs": X},
-    ),
-    "LowRankEmbedding": (lambda: storage.LowRankEmbedding(20, 8, 2), {"inputs": IDS}),
-    "MPSClassifier": (lambda: layers.MPSClassifier(3, bond_dim=2), {"inputs": X}),
-    "MaskedAveragePooling1D": (lambda: layers.MaskedAveragePooling1D(), {"inputs": X}),
-    "MetricAttention": (
-        lambda: layers.MetricAttention(2),
-        {"query": X, "value": X[:, :5]},
-    ),
-    "MultiHeadAdditiveAttention": (lambda: layers.MultiHeadAdditiveAttention(2), {"inputs": X}),
-    "MultiHeadDotProductAttention": (
+        lambda: layers.MPSClassifier(3, bond_dim=2),
+        layers.MaskedAveragePooling1D,
+        lambda: layers.MultiHeadAdditiveAttention(2),
         lambda: layers.MultiHeadDotProductAttention(2),
-        {"inputs": X},
-    ),
-    "PLDRAttention": (
-        lambda: layers.PLDRAttention(2, **PLGA),
-        {"query": X, "value": X[:, :5]},
-    ),
-    "PowerLawGraphAttention": (
-        lambda: layers.PowerLawGraphAttention(2, **PLGA),
-        {"query": X, "value": X[:, :5]},
-    ),
-    "SinusoidalPositionEncoding": (lambda: layers.SinusoidalPositionEncoding(), {"inputs": X}),
-    "SpectralGraphConvolution": (
+        layers.SinusoidalPositionEncoding,
         lambda: layers.SpectralGraphConvolution(RING, 4),
-        {"inputs": X},
-    ),
-    "SwiGLU": (lambda: layers.SwiGLU(4), {"inputs": X}),
-    "TNAttention": (lambda: layers.TNAttention(bond_dim=2), {"inputs": X}),
-    "TTDense": (lambda: layers.TTDense(4), {"inputs": X}),
-    "TTEmbedding": (lambda: storage.TTEmbedding(20, 8, tt_ranks=2), {"inputs": IDS}),
-    "TensorizeTokens": (lambda: layers.TensorizeTokens(), {"inputs": X}),
-    "TensorizedGraphAttention": (
-        lambda: layers.TensorizedGraphAttention(2),
-        {"inputs": TENSORS},
-    ),
-    "TensorizedSpectralAttention": (
+        lambda: layers.SwiGLU(4),
+        lambda: layers.TNAttention(bond_dim=2),
+        lambda: layers.TTDense(4),
+        layers.TensorizeTokens,
         lambda: layers.TensorizedSpectralAttention(2),
-        {"inputs": X},
-    ),
-    "TokenEmbedding": (lambda: layers.TokenEmbedding(20, 8), {"inputs": IDS}),
-    "TransformerDecoder": (
-        lambda: layers.TransformerDecoder(attention(), attention(), 4),
-        {"inputs": X, "memory": X[:, :5]},
-    ),
-    "TransformerEncoder": (
         lambda: layers.TransformerEncoder(attention(), 4),
-        {"inputs": X},
+    ),
+    **on({"inputs": X, "edges": EDGES}, lambda: layers.GraphConvolution(4)),
+    **on(
+        {"inputs": TENSORS}, layers.GraphTensorNetwork, lambda: layers.TensorizedGraphAttention(2)
+    ),
+    **on(
+        {"query": X, "value": X[:, :5]},
+        lambda: layers.MetricAttention(2),
+        lambda: layers.PLDRAttention(2, **PLGA),
+        lambda: layers.PowerLawGraphAttention(2, **PLGA),
+    ),
+    **on(
+        {"inputs": X, "memory": X[:, :5]},
+        lambda: layers.TransformerDecoder(attention(), attention(), 4),
     ),
 }
 # Layers of any number of axes, and those that any size of the last axis suits.
-ANY_RANK = {
-    "AdaptiveEmbedding",
-    "LowRankEmbedding",
-    "TTEmbedding",
-    "TokenEmbedding",
-    "LowRankEinsumDense",
-}
-ANY_SIZE = {
-    *("AdaptiveEmbedding", "LowRankEmbedding", "TTEmbedding", "TokenEmbedding"),
-    *("LocalEmbedding", "MaskedAveragePooling1D", "SinusoidalPositionEncoding", "TensorizeTokens"),
+EMBEDDINGS = {"AdaptiveEmbedding", "LowRankEmbedding", "TTEmbedding", "TokenEmbedding"}
+ANY_RANK = EMBEDDINGS | {"LowRankEinsumDense"}
+ANY_SIZE = EMBEDDINGS | {
+    *("LocalEmbedding", "MaskedAveragePooling1D", "SinusoidalPositionEncoding", "TensorizeTokens")
 }
 
 
@@ -301,3 +287,133 @@ def test_the_number_of_weights(name):
     layer = make()
     call(layer, arguments)
     assert layer.count_params() == COUNTS[name]
+
+
+# What is refused, by its message.
+WRONG = {
+    layers.GraphAttention: {
+        "num_heads=0": lambda make: make(0),
+        "key_dim=0": lambda make: make(2, 0),
+        "head_combination='sum'": lambda make: make(2, head_combination="sum"),
+        r"dropout=1\.0": lambda make: make(2, dropout=1.0),
+        r"\(L, L\) or \(B, L, L\).*adjacency\.shape=\(3,\)": lambda make: make(2)(
+            np.ones((1, 3, 2)), np.ones(3)
+        ),
+        r"input_shape=\(None, None, None\)": lambda make: make(2).build((None, None, None)),
+        "either `adjacency` or `edges`": lambda make: make(2)(X, RING, edges=EDGES),
+    },
+    layers.GraphConvolution: {
+        "units=0": lambda make: make(0),
+        "normalization='left'": lambda make: make(2, "left"),
+        "filter_order=1": lambda make: make(2, filter_order=1),
+        "adjacency=None, edges=None": lambda make: make(2)(X),
+    },
+    layers.SpectralGraphConvolution: {
+        r"shape=\(3, 3\)": lambda make: make(np.triu(np.ones((3, 3))), 2),
+        "normalization='left'": lambda make: make(RING, 2, "left"),
+    },
+    graph_classifier: {
+        "layer='mlp'": lambda make: make(4, 2, "mlp"),
+        "num_classes=1": lambda make: make(4, 1),
+    },
+    layers.GraphTensorNetwork: {
+        "propagation_rank=0": lambda make: make(0),
+        r"propagation_rank=2\.0": lambda make: make(2.0),
+        "damping=1": lambda make: make(damping=1),
+        "receive_from='past'": lambda make: make(receive_from="past"),
+        r"at most 6.*propagation_rank=7, input_shape=\(None, None, 2, 3\)": lambda make: make(
+            7
+        ).build((None, None, 2, 3)),
+        r"input_shape=\(None, None, None\)": lambda make: make().build((None, None, None)),
+        "layer=gtn": lambda make: make(name="gtn").propagation_matrix(),
+    },
+    layers.MPSClassifier: {
+        "num_classes=0": lambda make: make(0),
+        "num_sites=None": lambda make: make(2, uniform=False),
+        "position=-1": lambda make: make(2, position=-1),
+    },
+    layers.LocalEmbedding: {
+        "feature_map='cosine'": lambda make: make("cosine"),
+        "num_ids=None": lambda make: make("one_hot"),
+        # Refused by what stands before the sizes, too: ids go with both maps of ids.
+        "feature_map='learned', num_ids=None": lambda make: make("learned"),
+        "feature_map='linear', num_ids=3": lambda make: make("linear", num_ids=3),
+        "embedding_dim=0": lambda make: make("learned", 0, 3),
+        "num_ids=0": lambda make: make("one_hot", num_ids=0),
+        "order=3": lambda make: make(order=3),
+        "embedding_dim=3": lambda make: make("linear", embedding_dim=3),
+    },
+    layers.TTDense: {
+        "units=0": lambda make: make(0),
+        "tt_output_shape=None": lambda make: make(8, (2, 2)),
+        r"units=8, tt_output_shape=\(2, 3\)": lambda make: make(8, (2, 2), (2, 3)),
+        r"tt_input_shape=\(2, 2\)": lambda make: make(8, (2, 2), (8,)),
+        "tt_ranks=0": lambda make: make(8, tt_ranks=0).build((None, 8)),
+        r"input_shape=\(None, 5\)": lambda make: make(8, (2, 2), (2, 4)).build((None, 5)),
+        r"input_shape=\(3, None\)": lambda make: make(8).build((3, None)),
+        r"at least 1\. Received: tt_ranks=-1": lambda make: make(8, tt_ranks=-1),
+        r"at least 1\. Received: tt_ranks=\(2, 0\)": lambda make: make(8, tt_ranks=(2, 0)),
+        "sequence of ints. Received: tt_ranks=None": lambda make: make(8, tt_ranks=None),
+        "built keras.layers.Dense": lambda make: make.from_dense(keras.layers.Dense(3), tt_ranks=1),
+        "tt_output_shape=None$": lambda make: make.from_dense(built_dense(), (2, 2), tt_ranks=1),
+        "built layer": lambda make: make(3).to_dense(),
+    },
+    layers.TNAttention: {
+        "normalize='sites'": lambda make: make(normalize="sites"),
+        "bond_dim=0": lambda make: make(bond_dim=0),
+        "boundary='periodic'": lambda make: make(boundary="periodic"),
+        "attention_order=3": lambda make: make(attention_order=3),
+        "num_sites=None": lambda make: make(uniform=False),
+        "uniform=True, num_sites=4": lambda make: make(num_sites=4),
+        "trainable_boundary=True": lambda make: make(trainable_boundary=True),
+    },
+    layers.PowerLawGraphAttention: {
+        "num_heads=0": lambda make: make(num_heads=0),
+        "key_dim=0": lambda make: make(2, key_dim=0),
+        "key_dim=2.0": lambda make: make(2, key_dim=2.0),
+        "residual_units=-1": lambda make: make(2, residual_units=-1),
+        "residual_dim=0": lambda make: make(2, residual_dim=0),
+        "dropout=1.0": lambda make: make(2, dropout=1.0),
+        "residual_dropout=-0.1": lambda make: make(2, residual_dropout=-0.1),
+    },
+    layers.TensorizedSpectralAttention: {
+        "num_heads=0": lambda make: make(num_heads=0).build((None, None, 8)),
+        "key_dim=-1": lambda make: make(2, key_dim=-1).build((None, None, 8)),
+        "filter_order=1": lambda make: make(2, filter_order=1).build((None, None, 8)),
+        r"damping=1\.0": lambda make: make(2, damping=1.0).build((None, None, 8)),
+        r"damping=-0\.1": lambda make: make(2, damping=-0.1).build((None, None, 8)),
+        r"damping=\(0\.5,\), num_heads=2": lambda make: make(2, damping=(0.5,)).build(
+            (None, None, 8)
+        ),
+        "method='banded'": lambda make: make(
+            2, time_graph=Geometric(trainable=True), method="banded"
+        ).build((None, None, 8)),
+        "method='fast'": lambda make: make(2, method="fast").build((None, None, 8)),
+        "head_combination='max'": lambda make: make(2, head_combination="max").build(
+            (None, None, 8)
+        ),
+        "tt_output_shape=None": lambda make: make(2, tt_input_shape=(2, 2)).build((None, None, 8)),
+        r"input_shape=\(None, None, 8\)": lambda make: make(
+            2, tt_input_shape=(2, 3), tt_output_shape=(2, 3)
+        ).build((None, None, 8)),
+        r"at most \(4, 4\).*tt_ranks=\(9, 2\)": lambda make: make(2, tt_ranks=(9, 2)).build(
+            (None, None, 8)
+        ),
+        r"input_shape=\(None, None, None\)": lambda make: make(2).build((None, None, None)),
+    },
+    layers.TensorizedGraphAttention: {
+        r"key_shape=\(2, 2\)": lambda make: make(2, (2, 2)).build((None, None, 2, 2, 2)),
+    },
+    layers.MultiHeadAdditiveAttention: {
+        "key_dim=0": lambda make: make(2, key_dim=0),
+    },
+    layers.MultiHeadDotProductAttention: {
+        "num_heads=0": lambda make: make(0),
+    },
+}
+
+
+@pytest.mark.parametrize(("make", "message"), [(x, text) for x in WRONG for text in WRONG[x]])
+def test_errors_name_what_was_given(make, message):
+    with pytest.raises(ValueError, match=message):
+        WRONG[make][message](make)

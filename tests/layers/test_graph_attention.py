@@ -238,25 +238,3 @@ def test_an_exported_model_takes_any_graph(tmp_path):
     for batch, length in [(1, 1), (3, 9)]:
         data = [tokens(batch, length, 4), random_graph(batch, length, length)]
         np.testing.assert_allclose(loaded.serve(data), model(data), atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: GraphAttention(0), "num_heads=0"),
-        (lambda: GraphAttention(2, 0), "key_dim=0"),
-        (lambda: GraphAttention(2, head_combination="sum"), "head_combination='sum'"),
-        (lambda: GraphAttention(2, dropout=1.0), r"dropout=1\.0"),
-        (
-            lambda: GraphAttention(2)(np.ones((1, 3, 2)), np.ones(3)),
-            r"\(L, L\) or \(B, L, L\).*adjacency\.shape=\(3,\)",
-        ),
-        (
-            lambda: GraphAttention(2).build((None, None, None)),
-            r"input_shape=\(None, None, None\)",
-        ),
-    ],
-)
-def test_errors_name_what_was_given(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()

@@ -329,28 +329,6 @@ def test_the_default_classifier_is_the_paper_s_network_for_cora():
     assert to_numpy(sum(model.losses)) == pytest.approx(2.5e-4 * penalty, rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: GraphConvolution(0), "units=0"),
-        (lambda: GraphConvolution(2, "left"), "normalization='left'"),
-        (lambda: GraphConvolution(2, filter_order=1), "filter_order=1"),
-        (lambda: GraphConvolution(2)(tokens(1, 3, 2)), "adjacency=None, edges=None"),
-        (
-            lambda: GraphAttention(2)(tokens(1, 3, 2), np.ones((3, 3)), edges=np.ones((1, 2))),
-            "either `adjacency` or `edges`",
-        ),
-        (lambda: SpectralGraphConvolution(np.triu(np.ones((3, 3))), 2), r"shape=\(3, 3\)"),
-        (lambda: SpectralGraphConvolution(ring(3), 2, "left"), "normalization='left'"),
-        (lambda: graph_classifier(4, 2, "mlp"), "layer='mlp'"),
-        (lambda: graph_classifier(4, 1), "num_classes=1"),
-    ],
-)
-def test_errors_name_what_was_given(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
 def test_a_saved_layer_keeps_its_eigenvectors(tmp_path):
     # The eigenvalues of a ring come in pairs, whose eigenvectors are not unique.
     ring = np.roll(np.eye(6), 1, axis=0)

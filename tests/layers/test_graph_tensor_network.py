@@ -250,29 +250,6 @@ def test_numpy_numbers_do_not_reach_the_config():
     assert json.loads(json.dumps(config))["time_graph"]["config"]["damping"] == 0.5
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: GraphTensorNetwork(0), "propagation_rank=0"),
-        (lambda: GraphTensorNetwork(2.0), r"propagation_rank=2\.0"),
-        (lambda: GraphTensorNetwork(damping=1), "damping=1"),
-        (lambda: GraphTensorNetwork(receive_from="past"), "receive_from='past'"),
-        (
-            lambda: GraphTensorNetwork(7).build((None, None, 2, 3)),
-            r"at most 6.*propagation_rank=7, input_shape=\(None, None, 2, 3\)",
-        ),
-        (
-            lambda: GraphTensorNetwork().build((None, None, None)),
-            r"input_shape=\(None, None, None\)",
-        ),
-        (lambda: GraphTensorNetwork(name="gtn").propagation_matrix(), "layer=gtn"),
-    ],
-)
-def test_errors_name_what_was_given(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
 @pytest.mark.parametrize("damping", [0.3, 0.8, 0.95])
 def test_the_undirected_graph_is_a_low_pass_filter(damping):
     frequencies = np.linspace(0, np.pi, 33)

@@ -32,150 +32,102 @@ def transformer_encoder(attention):
     return layers.TransformerEncoder(attention, 5, activation="gelu")
 
 
-SELF_ATTENTIONS = {
-    "tsa": (lambda: layers.TensorizedSpectralAttention(2), TOKENS),
-    "tsa_one_head": (lambda: layers.TensorizedSpectralAttention(1), TOKENS),
-    "tsa_order_4": (lambda: layers.TensorizedSpectralAttention(2, filter_order=4), TOKENS),
-    "tsa_per_head": (lambda: layers.TensorizedSpectralAttention(2, damping=(0.3, 0.8)), TOKENS),
-    "tsa_trained": (
-        lambda: layers.TensorizedSpectralAttention(
-            2, filter_order=3, time_graph=[Geometric(c, trainable=True) for c in (0.3, 0.8)]
-        ),
+def on(inputs, **makers):
+    """Returns by their names functions that make a layer, and the layer's inputs."""
+    return {name: (make, inputs) for name, make in makers.items()}
+
+
+SELF_ATTENTIONS = on(
+    TOKENS,
+    tsa=lambda: layers.TensorizedSpectralAttention(2),
+    tsa_one_head=lambda: layers.TensorizedSpectralAttention(1),
+    tsa_order_4=lambda: layers.TensorizedSpectralAttention(2, filter_order=4),
+    tsa_per_head=lambda: layers.TensorizedSpectralAttention(2, damping=(0.3, 0.8)),
+    tsa_trained=lambda: layers.TensorizedSpectralAttention(
+        2, filter_order=3, time_graph=[Geometric(c, trainable=True) for c in (0.3, 0.8)]
+    ),
+    tsa_project=lambda: layers.TensorizedSpectralAttention(3, 4, head_combination="project"),
+    tsa_sum=lambda: layers.TensorizedSpectralAttention(
+        2, 6, (2, 3), head_combination="sum", tt_input_shape=(2, 2, 2), tt_output_shape=(1, 2, 3)
+    ),
+    tsa_banded=lambda: layers.TensorizedSpectralAttention(2, damping=0.2, method="banded"),
+    tsa_exponential=lambda: layers.TensorizedSpectralAttention(2, time_graph=LEARNED),
+    tsa_window=lambda: layers.TensorizedSpectralAttention(2, time_graph=Window(2)),
+    gat=lambda: layers.GraphAttention(2, 4),
+    gat_mean=lambda: layers.GraphAttention(
+        3, head_combination="mean", self_loops=False, activation="elu", negative_slope=0.1
+    ),
+    plga=power_law_attention,
+    plga_causal=lambda: power_law_attention(causal_metric=True, key_dim=3),
+    plga_keys=lambda: power_law_attention(metric_from="key", epsilon=0.01),
+    pldr=lambda: layers.PLDRAttention(2, rotary="halves", residual_units=2, residual_dim=5),
+    metric=lambda: layers.MetricAttention(
+        2, use_metric=True, rotary="neighbors", negative_slope=0.2, key_dim=6
+    ),
+    dpa=lambda: layers.MultiHeadDotProductAttention(2),
+    ada=lambda: layers.MultiHeadAdditiveAttention(2, 3),
+) | on(
+    TENSOR_TOKENS,
+    tga_power_law=lambda: layers.TensorizedGraphAttention(2, time_graph=PowerLaw(1.5)),
+    tga=lambda: layers.TensorizedGraphAttention(2),
+    tga_project=lambda: layers.TensorizedGraphAttention(2, (3, 1, 2), head_combination="project"),
+    tga_mean=lambda: layers.TensorizedGraphAttention(2, (3, 1, 2), head_combination="mean"),
+)
+OTHERS = (
+    on(
         TOKENS,
-    ),
-    "tsa_project": (
-        lambda: layers.TensorizedSpectralAttention(3, 4, head_combination="project"),
-        TOKENS,
-    ),
-    "tsa_sum": (
-        lambda: layers.TensorizedSpectralAttention(
-            2,
-            6,
-            (2, 3),
-            head_combination="sum",
-            tt_input_shape=(2, 2, 2),
-            tt_output_shape=(1, 2, 3),
-        ),
-        TOKENS,
-    ),
-    "tsa_banded": (
-        lambda: layers.TensorizedSpectralAttention(2, damping=0.2, method="banded"),
-        TOKENS,
-    ),
-    "tsa_exponential": (
-        lambda: layers.TensorizedSpectralAttention(2, time_graph=LEARNED),
-        TOKENS,
-    ),
-    "tsa_window": (
-        lambda: layers.TensorizedSpectralAttention(2, time_graph=Window(2)),
-        TOKENS,
-    ),
-    "tga_power_law": (
-        lambda: layers.TensorizedGraphAttention(2, time_graph=PowerLaw(1.5)),
-        TENSOR_TOKENS,
-    ),
-    "tga": (lambda: layers.TensorizedGraphAttention(2), TENSOR_TOKENS),
-    "tga_project": (
-        lambda: layers.TensorizedGraphAttention(2, (3, 1, 2), head_combination="project"),
-        TENSOR_TOKENS,
-    ),
-    "tga_mean": (
-        lambda: layers.TensorizedGraphAttention(2, (3, 1, 2), head_combination="mean"),
-        TENSOR_TOKENS,
-    ),
-    "gat": (lambda: layers.GraphAttention(2, 4), TOKENS),
-    "gat_mean": (
-        lambda: layers.GraphAttention(
-            3, head_combination="mean", self_loops=False, activation="elu", negative_slope=0.1
-        ),
-        TOKENS,
-    ),
-    "plga": (lambda: power_law_attention(), TOKENS),
-    "plga_causal": (lambda: power_law_attention(causal_metric=True, key_dim=3), TOKENS),
-    "plga_keys": (lambda: power_law_attention(metric_from="key", epsilon=0.01), TOKENS),
-    "pldr": (
-        lambda: layers.PLDRAttention(2, rotary="halves", residual_units=2, residual_dim=5),
-        TOKENS,
-    ),
-    "metric": (
-        lambda: layers.MetricAttention(
-            2, use_metric=True, rotary="neighbors", negative_slope=0.2, key_dim=6
-        ),
-        TOKENS,
-    ),
-    "dpa": (lambda: layers.MultiHeadDotProductAttention(2), TOKENS),
-    "ada": (lambda: layers.MultiHeadAdditiveAttention(2, 3), TOKENS),
-}
-OTHERS = {
-    "tt_dense": (lambda: layers.TTDense(6, (2, 2, 2), (3, 1, 2), (2, 3)), TOKENS),
-    "tt_dense_default": (
-        lambda: layers.TTDense(
-            16, activation="relu", kernel_regularizer="l2", bias_constraint="non_neg"
-        ),
-        TOKENS[:, 0],
-    ),
-    "swiglu": (lambda: layers.SwiGLU(5), TOKENS),
-    "encoder_swiglu": (
-        lambda: layers.TransformerEncoder(
+        tt_dense=lambda: layers.TTDense(6, (2, 2, 2), (3, 1, 2), (2, 3)),
+        swiglu=lambda: layers.SwiGLU(5),
+        encoder_swiglu=lambda: layers.TransformerEncoder(
             layers.MultiHeadDotProductAttention(2), 8, feedforward="swiglu"
         ),
-        TOKENS,
-    ),
-    "low_rank_dense": (lambda: storage.LowRankDense(6, 3, "relu", kernel_regularizer="l2"), TOKENS),
-    "low_rank_einsum": (
-        lambda: storage.LowRankEinsumDense("abc,cd->abd", (None, 6), 3, bias_axes="d"),
-        TOKENS,
-    ),
-    "low_rank_embedding": (lambda: storage.LowRankEmbedding(22, 6, 3, mask_zero=True), IDS),
-    "tt_embedding": (lambda: storage.TTEmbedding(22, 30, (2, 3, 4), (5, 2, 3), (4, 6)), IDS),
-    "tt_embedding_reordered": (
-        lambda: storage.TTEmbedding(
-            22, 8, mask_zero=True, reorder_rows=True, embeddings_regularizer="l2"
+        low_rank_dense=lambda: storage.LowRankDense(6, 3, "relu", kernel_regularizer="l2"),
+        low_rank_einsum=lambda: storage.LowRankEinsumDense(
+            "abc,cd->abd", (None, 6), 3, bias_axes="d"
         ),
-        IDS,
-    ),
-    "adaptive_embedding": (
-        lambda: storage.AdaptiveEmbedding(
-            22, 6, (4, 11), (5, 2), mask_zero=True, embeddings_regularizer="l2"
-        ),
-        IDS,
-    ),
-    "adaptive_embedding_reordered": (
-        lambda: storage.AdaptiveEmbedding(22, 6, (4, 18), (5, 2), reorder_rows=True),
-        IDS,
-    ),
-    "tokens": (lambda: layers.TensorizeTokens((4, 2)), TOKENS),
-    "tn": (lambda: layers.TNAttention(3, bond_dim=3, kernel_regularizer="l2"), TOKENS),
-    "mps": (lambda: layers.MPSClassifier(3, bond_dim=2, kernel_regularizer="l2"), TOKENS),
-    "gtn": (lambda: layers.GraphTensorNetwork(), TOKENS),
-    "gtn_general": (lambda: layers.GraphTensorNetwork(3, receive_from="both"), TOKENS),
-    "gtn_oblique": (
-        lambda: layers.GraphTensorNetwork(3, projection="oblique", time_graph=LEARNED),
-        TOKENS,
-    ),
-    "gtn_tensors": (
-        lambda: layers.GraphTensorNetwork(5, 0.5, receive_from="earlier"),
-        TENSOR_TOKENS,
-    ),
-    "embedding": (lambda: layers.LocalEmbedding("trigonometric"), TOKENS),
-    "embedding_order_2": (lambda: layers.LocalEmbedding("linear", order=2), TOKENS),
-    "tn_each": (lambda: layers.TNAttention(3, bond_dim=3, normalize="each"), TOKENS),
-    "positions": (lambda: layers.SinusoidalPositionEncoding(100, scale=True), TOKENS),
-    "encoder_plga": (lambda: transformer_encoder(power_law_attention()), TOKENS),
-    "encoder_tsa": (
-        lambda: transformer_encoder(layers.TensorizedSpectralAttention(1)),
-        TOKENS,
-    ),
-    "encoder_tn": (lambda: transformer_encoder(layers.TNAttention(bond_dim=2)), TOKENS),
-    "learned_positions": (lambda: layers.LearnedPositionEncoding(9, scale=True), TOKENS),
-    "encoder_tensor_train": (
-        lambda: layers.TransformerEncoder(
+        tokens=lambda: layers.TensorizeTokens((4, 2)),
+        tn=lambda: layers.TNAttention(3, bond_dim=3, kernel_regularizer="l2"),
+        mps=lambda: layers.MPSClassifier(3, bond_dim=2, kernel_regularizer="l2"),
+        gtn=layers.GraphTensorNetwork,
+        gtn_general=lambda: layers.GraphTensorNetwork(3, receive_from="both"),
+        gtn_oblique=lambda: layers.GraphTensorNetwork(3, projection="oblique", time_graph=LEARNED),
+        embedding=lambda: layers.LocalEmbedding("trigonometric"),
+        embedding_order_2=lambda: layers.LocalEmbedding("linear", order=2),
+        tn_each=lambda: layers.TNAttention(3, bond_dim=3, normalize="each"),
+        positions=lambda: layers.SinusoidalPositionEncoding(100, scale=True),
+        encoder_plga=lambda: transformer_encoder(power_law_attention()),
+        encoder_tsa=lambda: transformer_encoder(layers.TensorizedSpectralAttention(1)),
+        encoder_tn=lambda: transformer_encoder(layers.TNAttention(bond_dim=2)),
+        learned_positions=lambda: layers.LearnedPositionEncoding(9, scale=True),
+        encoder_tensor_train=lambda: layers.TransformerEncoder(
             layers.MultiHeadDotProductAttention(2), 8, feedforward="tensor_train"
         ),
-        TOKENS,
-    ),
-    "pooling": (lambda: layers.MaskedAveragePooling1D(), TOKENS),
-}
+        pooling=layers.MaskedAveragePooling1D,
+    )
+    | on(
+        TOKENS[:, 0],
+        tt_dense_default=lambda: layers.TTDense(
+            16, activation="relu", kernel_regularizer="l2", bias_constraint="non_neg"
+        ),
+    )
+    | on(
+        IDS,
+        low_rank_embedding=lambda: storage.LowRankEmbedding(22, 6, 3, mask_zero=True),
+        tt_embedding=lambda: storage.TTEmbedding(22, 30, (2, 3, 4), (5, 2, 3), (4, 6)),
+        tt_embedding_reordered=lambda: storage.TTEmbedding(
+            22, 8, mask_zero=True, reorder_rows=True, embeddings_regularizer="l2"
+        ),
+        adaptive_embedding=lambda: storage.AdaptiveEmbedding(
+            22, 6, (4, 11), (5, 2), mask_zero=True, embeddings_regularizer="l2"
+        ),
+        adaptive_embedding_reordered=lambda: storage.AdaptiveEmbedding(
+            22, 6, (4, 18), (5, 2), reorder_rows=True
+        ),
+    )
+    | on(
+        TENSOR_TOKENS, gtn_tensors=lambda: layers.GraphTensorNetwork(5, 0.5, receive_from="earlier")
+    )
+)
 
 
 # Variants, whose code is for the greater part that of another case: only in the slow tests.
@@ -212,10 +164,7 @@ UNDER_XLA = ("tsa", "tt_embedding")
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="JAX always trains with XLA")
-@pytest.mark.parametrize(
-    "name",
-    slow_but(UNDER_XLA, SELF_ATTENTIONS | OTHERS),
-)
+@pytest.mark.parametrize("name", slow_but(UNDER_XLA, SELF_ATTENTIONS | OTHERS))
 def test_trains_under_xla(name):
     check_fit(*(SELF_ATTENTIONS | OTHERS)[name])
 

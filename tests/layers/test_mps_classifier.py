@@ -233,25 +233,3 @@ def test_the_embedding_of_order_2_is_the_outer_product(feature_map):
     got = to_numpy(LocalEmbedding(feature_map, order=2)(x))
     np.testing.assert_allclose(got, np.einsum("bns,bnt->bnst", phi, phi).reshape(2, 3, 4))
     np.testing.assert_allclose(np.linalg.norm(got, axis=-1), 1, rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: MPSClassifier(0), "num_classes=0"),
-        (lambda: MPSClassifier(2, uniform=False), "num_sites=None"),
-        (lambda: MPSClassifier(2, position=-1), "position=-1"),
-        (lambda: LocalEmbedding("cosine"), "feature_map='cosine'"),
-        (lambda: LocalEmbedding("one_hot"), "num_ids=None"),
-        # Refused by what stands before the sizes, too: ids go with both maps of ids.
-        (lambda: LocalEmbedding("learned"), "feature_map='learned', num_ids=None"),
-        (lambda: LocalEmbedding("linear", num_ids=3), "feature_map='linear', num_ids=3"),
-        (lambda: LocalEmbedding("learned", 0, 3), "embedding_dim=0"),
-        (lambda: LocalEmbedding("one_hot", num_ids=0), "num_ids=0"),
-        (lambda: LocalEmbedding(order=3), "order=3"),
-        (lambda: LocalEmbedding("linear", embedding_dim=3), "embedding_dim=3"),
-    ],
-)
-def test_errors_name_what_was_given(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()

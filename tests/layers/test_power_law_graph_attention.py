@@ -319,24 +319,6 @@ def test_gradients_of_all_zero_metric_tensors_are_finite():
         assert all(np.isfinite(grad).all() for grad in grads)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"num_heads": 0},
-        {"key_dim": 0},
-        {"key_dim": 2.0},
-        {"residual_units": -1},
-        {"residual_dim": 0},
-        {"dropout": 1.0},
-        {"residual_dropout": -0.1},
-    ],
-)
-def test_errors_name_what_was_given(options):
-    ((name, value),) = options.items()
-    with pytest.raises(ValueError, match=f"{name}={value}"):
-        PowerLawGraphAttention(**{"num_heads": 2, **options})
-
-
 def test_sizes_of_numpy_are_taken_and_there_may_be_no_residual_units():
     layer = PowerLawGraphAttention(np.int64(2), np.int32(3), residual_units=np.int64(0))
     assert layer(tokens(1, 2, 4)).shape == (1, 2, 4)

@@ -447,23 +447,6 @@ def test_tensors_per_site_work_at_a_length_unknown_to_the_trace(make, tmp_path):
         assert (old != new).any()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"normalize": "sites"}, "normalize='sites'"),
-        ({"bond_dim": 0}, "bond_dim=0"),
-        ({"boundary": "periodic"}, "boundary='periodic'"),
-        ({"attention_order": 3}, "attention_order=3"),
-        ({"uniform": False}, "num_sites=None"),
-        ({"num_sites": 4}, "uniform=True, num_sites=4"),
-        ({"trainable_boundary": True}, "trainable_boundary=True"),
-    ],
-)
-def test_errors_name_what_was_given(options, message):
-    with pytest.raises(ValueError, match=message):
-        TNAttention(**options)
-
-
 def test_another_length_than_the_sites_is_refused():
     with pytest.raises(ValueError, match="expected axis 1"):
         TNAttention(uniform=False, num_sites=4)(np.ones((1, 5, 2), "float32"))

@@ -124,12 +124,6 @@ def test_numpy_numbers_do_not_reach_the_config():
     assert (config["tt_input_shape"], config["tt_ranks"]) == ([2, 4], 3)
 
 
-def built_dense():
-    dense = keras.layers.Dense(3)
-    dense.build((None, 4))
-    return dense
-
-
 def test_describe_tells_the_plan(capsys):
     layer = TTDense(1024)
     layer.build((None, 1024))
@@ -137,29 +131,6 @@ def test_describe_tells_the_plan(capsys):
     assert not capsys.readouterr().out
     assert "144 parameters" in text
     assert "8.0 times fewer" in text
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: TTDense(0), "units=0"),
-        (lambda: TTDense(8, (2, 2)), "tt_output_shape=None"),
-        (lambda: TTDense(8, (2, 2), (2, 3)), r"units=8, tt_output_shape=\(2, 3\)"),
-        (lambda: TTDense(8, (2, 2), (8,)), r"tt_input_shape=\(2, 2\)"),
-        (lambda: TTDense(8, tt_ranks=0).build((None, 8)), "tt_ranks=0"),
-        (lambda: TTDense(8, (2, 2), (2, 4)).build((None, 5)), r"input_shape=\(None, 5\)"),
-        (lambda: TTDense(8).build((3, None)), r"input_shape=\(3, None\)"),
-        (lambda: TTDense(8, tt_ranks=-1), r"at least 1\. Received: tt_ranks=-1"),
-        (lambda: TTDense(8, tt_ranks=(2, 0)), r"at least 1\. Received: tt_ranks=\(2, 0\)"),
-        (lambda: TTDense(8, tt_ranks=None), "sequence of ints. Received: tt_ranks=None"),
-        (lambda: TTDense.from_dense(keras.layers.Dense(3), tt_ranks=1), "built keras.layers.Dense"),
-        (lambda: TTDense.from_dense(built_dense(), (2, 2), tt_ranks=1), "tt_output_shape=None"),
-        (lambda: TTDense(3).to_dense(), "built layer"),
-    ],
-)
-def test_errors_name_what_was_given(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
 
 
 def test_weights_can_be_bfloat16():
