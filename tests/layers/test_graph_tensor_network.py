@@ -5,7 +5,7 @@ import numpy as np
 import oracles
 import pytest
 from conformance import check_padding_changes_nothing, to_numpy, tokens
-from differentiation import central_difference, gradients
+from differentiation import check_gradients, gradients
 from keras import ops
 
 from keras_tnattn import GraphTensorNetwork
@@ -102,12 +102,7 @@ def test_gradients_are_those_of_finite_differences():
     def loss(x, vectors):
         return np.sum(weight * layer_oracle(x, 0.8, "both", oracles.projector(vectors)))
 
-    arguments = [x.astype("float64"), vectors]
-    grads = gradients(run, [a.astype("float32") for a in arguments])
-    for n, grad in enumerate(grads):
-        for index in np.ndindex(arguments[n].shape):
-            expected = central_difference(loss, arguments, n, index, 1e-5)
-            assert grad[index] == pytest.approx(expected, rel=1e-3, abs=1e-4)
+    check_gradients(run, loss, [x, vectors], abs=1e-4, step=1e-5)
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])

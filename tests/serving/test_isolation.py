@@ -77,8 +77,6 @@ def gate():
 
 
 def test_a_model_that_never_returns_does_not_stop_the_others(tmp_path, gate):
-    (tmp_path / "stuck").mkdir()
-    (tmp_path / "m").mkdir()
     write(tmp_path / "stuck", 1, 1.0, gate)
     write(tmp_path / "m", 1, 2.0)
     with in_thread(tmp_path, deadline_s=0.5, max_queue=4) as (url, inference):
@@ -113,7 +111,6 @@ def test_a_model_that_never_returns_does_not_stop_the_others(tmp_path, gate):
 
 
 def test_what_nobody_waits_for_is_not_computed(tmp_path, gate):
-    (tmp_path / "m").mkdir()
     write(tmp_path / "m", 1, 2.0, gate)
     with in_thread(tmp_path, max_batch=1, max_queue=64) as (url, inference):
         path = f"{url}/v1/models/m:predict"
@@ -137,7 +134,6 @@ def test_what_nobody_waits_for_is_not_computed(tmp_path, gate):
 
 @pytest.mark.parametrize(("threads", "ready"), [(1, 503), (2, 200)])
 def test_it_is_ready_again_when_the_batch_ends(tmp_path, gate, threads, ready):
-    (tmp_path / "m").mkdir()
     write(tmp_path / "m", 1, 2.0, gate)
     with in_thread(tmp_path, deadline_s=0.2, threads=threads) as (url, _):
         path = f"{url}/v1/models/m:predict"
@@ -194,7 +190,6 @@ def test_a_version_that_loads_for_long_does_not_stop_the_watcher(tmp_path, monke
 
 
 def test_no_thread_that_may_wait_for_ever_delays_the_end_of_the_process(tmp_path, monkeypatch):
-    (tmp_path / "m").mkdir()
     with (
         loading_slowly(tmp_path / "m", 1, 2.0, monkeypatch),
         in_thread(tmp_path, loaded=False, access_log=True),
@@ -204,7 +199,6 @@ def test_no_thread_that_may_wait_for_ever_delays_the_end_of_the_process(tmp_path
 
 
 def test_a_model_that_is_loading_is_not_absent(tmp_path, monkeypatch):
-    (tmp_path / "m").mkdir()
     with (
         loading_slowly(tmp_path / "m", 1, 2.0, monkeypatch) as opened,
         in_thread(tmp_path, loaded=False) as (url, _),
@@ -227,7 +221,6 @@ def test_a_model_that_is_loading_is_not_absent(tmp_path, monkeypatch):
 
 
 def test_names_are_not_absent_before_the_first_scan(tmp_path):
-    (tmp_path / "m").mkdir()
     write(tmp_path / "m", 1, 1.0)
     repository = Repository(tmp_path, 1, 8)
     with pytest.raises(RequestError) as error:
@@ -238,7 +231,6 @@ def test_names_are_not_absent_before_the_first_scan(tmp_path):
 
 
 def test_a_version_that_never_loads_is_given_up(tmp_path, monkeypatch):
-    (tmp_path / "m").mkdir()
     write(tmp_path / "m", 1, 1.0)
     repository = Repository(tmp_path, 1, 8, load_s=0.2)
     repository.refresh()
@@ -302,7 +294,6 @@ def link_to_nothing(version, _):
     ],
 )
 def test_links_that_lead_out_and_pipes_are_refused(tmp_path, tmp_path_factory, change, part):
-    (tmp_path / "m").mkdir()
     write(tmp_path / "m", 1, 1.0)
     change(write(tmp_path / "m", 2, 2.0), tmp_path_factory.mktemp("outside"))
     with in_thread(tmp_path) as (url, _):
@@ -314,7 +305,6 @@ def test_links_that_lead_out_and_pipes_are_refused(tmp_path, tmp_path_factory, c
 
 
 def test_links_that_stay_inside_are_followed(tmp_path):
-    (tmp_path / "m").mkdir()
     write(tmp_path / "m", 1, 1.0)
     version = write(tmp_path / "m", 2, 2.0)
     (version / "variables").rename(version / "data")

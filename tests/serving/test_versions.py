@@ -21,7 +21,6 @@ def answer(url, version=None):
 
 @pytest.fixture
 def folder(tmp_path):
-    (tmp_path / "m").mkdir()
     write(tmp_path / "m", 1, 1.0)
     return tmp_path / "m"
 
@@ -144,7 +143,6 @@ def test_what_is_no_version_is_left_alone(folder, tmp_path_factory):
 
 def test_a_folder_that_cannot_be_read_does_not_stop_the_others(tmp_path, monkeypatch, caplog):
     for name in ("good", "secret"):
-        (tmp_path / name).mkdir()
         write(tmp_path / name, 1, 1.0)
     repository = repository_module.Repository(tmp_path, 1, 8)
     repository.refresh()
@@ -170,7 +168,6 @@ def test_a_folder_that_cannot_be_read_does_not_stop_the_others(tmp_path, monkeyp
 
 
 def test_a_folder_without_models_is_explained(tmp_path):
-    (tmp_path / "m").mkdir()
     write(tmp_path / "m", 1, 1.0)
     assert f"give the one that it is in, {tmp_path}" in _hint(tmp_path / "m")
     (tmp_path / "run").mkdir()

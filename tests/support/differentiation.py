@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import pytest
 from keras import ops
 
 
@@ -44,6 +45,18 @@ def central_difference(function, arguments, n, index, step=1e-6):
         moved[n][index] += change
         around.append(function(*moved))
     return (around[0] - around[1]) / (2 * step)
+
+
+def check_gradients(function, oracle, arguments, most=None, abs=1e-3, step=1e-6):
+    """Checks the gradients of a function by the finite differences of its oracle in NumPy.
+
+    Of each argument at most `most` entries are looked at, by default all.
+    """
+    grads = gradients(function, [np.asarray(x, "float32") for x in arguments])
+    for n, grad in enumerate(grads):
+        for index in list(np.ndindex(grad.shape))[:: -(-grad.size // (most or grad.size))]:
+            expected = central_difference(oracle, arguments, n, index, step)
+            assert grad[index] == pytest.approx(expected, rel=1e-3, abs=abs)
 
 
 def weight_gradients(model, value):
