@@ -1,9 +1,6 @@
 """Folders that translate, read without Keras and TensorFlow."""
 
 import functools
-import os
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -17,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from portable_models import (
     HOSTILE_SENTENCES,
+    RUNTIMES,
     SENTENCES,
     TOKENIZERS,
+    printed_alone,
     talkative,
     tokenizer_of_hostile,
 )
@@ -30,7 +29,6 @@ from keras_tnattn.text.reserved import END
 from keras_tnattn.text.sentence_translator import SentenceTranslator
 from keras_tnattn_runtime import reader
 
-RUNTIMES = {"onnxruntime": "onnxruntime", "litert": "ai_edge_litert"}
 # Learned positions, recurrent states, windows, and the metric that changes with each token.
 ATTENTIONS = {
     "sdpa": {},
@@ -98,19 +96,8 @@ def test_the_reader_translates_as_the_model(name, runtime, tokenizers, written_t
 def test_another_process_needs_neither_keras_nor_tensorflow(written_to):
     pytest.importorskip("onnxruntime")
     folder = written_to("sdpa", "onnxruntime")
-    program = (
-        "import sys; from reader import load; print(load('.')(sys.argv[1]));"
-        "print({'keras', 'tensorflow', 'keras_tnattn', 'jax', 'torch'} & set(sys.modules))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, SENTENCES[0]],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": ""},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.splitlines() == [reader.load(folder)(SENTENCES[0]), "set()"], done.stderr
+    printed = printed_alone(folder, f"model({SENTENCES[0]!r})")
+    assert printed == reader.load(folder)(SENTENCES[0])
 
 
 @pytest.fixture(

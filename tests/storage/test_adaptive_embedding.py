@@ -83,23 +83,6 @@ def test_integers_are_those_of_the_rows_and_of_the_basis(bits, reorder, tmp_path
     assert loaded.layers[-1].mask_zero
 
 
-@pytest.mark.parametrize("reorder_rows", [False, True])
-def test_ids_out_of_range_are_treated_as_those_of_an_embedding(reorder_rows):
-    layer = make(reorder_rows=reorder_rows)
-    embedding = keras.layers.Embedding(22, 6)
-    embedding.build()
-    # As many ids, because the rounding depends on their number.
-    rows, expected = (to_numpy(layer(np.array(ids))) for ids in ([-1, -22], [21, 0]))
-    np.testing.assert_array_equal(rows, expected)
-    for ids in ([22], [1000], [-23]):
-        for other in (embedding, layer):
-            if keras.backend.backend() == "jax":
-                assert np.isnan(to_numpy(other(np.array(ids)))).all() or ids == [-23]
-            else:
-                with pytest.raises(Exception, match=r"(?i)not in \[0|out of range|out of bounds"):
-                    other(np.array(ids))
-
-
 def test_adam_steps_a_repeated_id_like_any_other():
     layer = AdaptiveEmbedding(4, 6, (3, 1), (6, 2))
     model = keras.Sequential([keras.Input((8,), dtype="int32"), layer])

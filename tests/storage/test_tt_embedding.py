@@ -6,7 +6,7 @@ import pytest
 from conformance import saved_and_loaded, to_numpy
 from keras import ops
 
-from keras_tnattn.storage import TTEmbedding
+from keras_tnattn.storage import AdaptiveEmbedding, TTEmbedding
 
 
 def table_of(layer):
@@ -43,10 +43,15 @@ def test_looks_up_the_rows_of_the_table(shape):
     np.testing.assert_allclose(to_numpy(layer(ids)), table_of(layer)[ids], rtol=1e-5, atol=1e-7)
 
 
+def adaptive(**options):
+    return AdaptiveEmbedding(22, 30, (4, 7, 6), (5, 5, 2), **options)
+
+
 @pytest.mark.parametrize("reorder_rows", [False, True])
-def test_ids_out_of_range_are_treated_as_those_of_an_embedding(reorder_rows):
+@pytest.mark.parametrize("kind", [make, adaptive])
+def test_ids_out_of_range_are_treated_as_those_of_an_embedding(kind, reorder_rows):
     # 24 rows in the tensor train, 22 of them with an id.
-    layer = built(make(reorder_rows=reorder_rows))
+    layer = built(kind(reorder_rows=reorder_rows))
     embedding = built(keras.layers.Embedding(22, 30))
     # As many ids, because the rounding depends on their number.
     rows, expected = (to_numpy(layer(np.array(ids))) for ids in ([-1, -22], [21, 0]))

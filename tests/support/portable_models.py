@@ -1,6 +1,9 @@
 """Small models and hostile texts with which exported folders and pages are tried."""
 
 import functools
+import os
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -55,6 +58,21 @@ TOKENIZERS = [
     {"bert": False},
     {"bert": True},
 ]
+
+RUNTIMES = {"onnxruntime": "onnxruntime", "litert": "ai_edge_litert"}
+
+
+def printed_alone(folder, expression):
+    """Returns what a process prints that has the folder's reader as `model`, and little else."""
+    program = (
+        f"import sys, reader; model = reader.load('.'); print({expression});"
+        "print({'keras', 'tensorflow', 'keras_tnattn', 'jax', 'torch'} & set(sys.modules))"
+    )
+    environment = {**os.environ, "PYTHONPATH": ""}
+    options = {"cwd": folder, "env": environment, "capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, "-c", program], **options)
+    assert done.stdout.endswith("\nset()\n"), done.stderr
+    return done.stdout.removesuffix("\nset()\n")
 
 
 @functools.cache
