@@ -545,7 +545,9 @@ def _writing(path: Path, form: str) -> Iterator[str]:
         raise
     except Exception as error:  # converters raise errors of any class
         backend = keras.backend.backend()
-        cause = cause_of(error) or type(error).__name__
+        of_keras = str(error).startswith("Exception encountered")
+        cause = cause_of(error) if of_keras else str(error).partition("\n")[0]
+        cause = cause or type(error).__name__
         hint = {"jax": "Fix the length with length=, or load", "torch": "Load"}.get(backend)
         hint = f". {hint} the .keras file with KERAS_BACKEND=tensorflow" if hint else ""
         if "valid root scope name" in cause:  # of a variable, which has its name for good

@@ -178,7 +178,7 @@ def quiet() -> Iterator[None]:
 
     tf2onnx also logs as errors what it only could not simplify; its files are checked.
     """
-    loggers = [logging.getLogger(name) for name in ("tensorflow", "absl", "tf2onnx")]
+    loggers = [logging.getLogger(name) for name in ("root", "tensorflow", "absl", "tf2onnx")]
     levels = [logger.level for logger in loggers]
     try:
         for logger in loggers:

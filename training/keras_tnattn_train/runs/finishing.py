@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keras_tnattn_train.options.errors import InputError, first_line
+from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import ExportConfig, RunConfig
 from keras_tnattn_train.runs.run import RESUME_HINT, Run
 from keras_tnattn_train.system.files import WriteError, read_object, reason, replacing, write_json
@@ -65,8 +65,10 @@ def _export_once(config: ExportConfig, run: Run, write: Callable[[Path, int], Pa
     except OSError as error:
         raise WriteError(f"Could not export to {folder}: {reason(error)}") from error
     except Exception as error:  # the exporter of TensorFlow raises errors of any class
+        from keras_tnattn.checks import cause_of
+
         raise WriteError(
-            f"Could not export to {folder}: {first_line(error)} ({type(error).__name__}). The "
+            f"Could not export to {folder}: {cause_of(error)} ({type(error).__name__}). The "
             f"trained model is {run.folder / 'model.keras'}"
         ) from error
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import keras
 
-import keras_tnattn  # noqa: F401  registers its layers
+from keras_tnattn.checks import cause_of  # also registers the layers of keras_tnattn
 from keras_tnattn_runtime.extras import installation
-from keras_tnattn_train.options.errors import InputError, first_line
+from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.runs.checkpoints import ARCHIVE_ERRORS
 
 # Keras raises a TypeError about models with unknown layers.
@@ -31,12 +31,12 @@ def load_model(path: Path, hint: str) -> keras.Model:
     except UserWarning as warning:
         raise InputError(
             f"Expected a model that Keras loads without a warning. Received: {path}, with the "
-            f"warning: {first_line(warning)}"
+            f"warning: {cause_of(warning)}"
         ) from warning
     except _ERRORS as error:
         raise InputError(
             f"Expected the trained model of this run. Received: {path}, which is damaged or from "
-            f"another program ({first_line(error)}). Delete it and results.json, then finish the "
+            f"another program ({cause_of(error)}). Delete it and results.json, then finish the "
             "run with --resume"
         ) from error
 
@@ -64,7 +64,7 @@ def load_file(path: Path) -> keras.Model:
             return read_graph(path)
         return _read(path, _MISSING_WEIGHTS)
     except (*_ERRORS, UserWarning) as error:
-        raise InputError(f"Could not load the model {path}: {first_line(error)}") from error
+        raise InputError(f"Could not load the model {path}: {cause_of(error)}") from error
 
 
 def _read_weights(path: Path) -> keras.Model:
