@@ -39,6 +39,12 @@ def test_errors_count_by_the_square_of_error_times_sensitivity():
     assert sizes({"a": 1.0, "b": 1.0}, 45, group) == {"a": 30, "b": 10}
 
 
+def test_each_byte_counts():
+    steps = {"a": (40, 0.0), "b": (20, 0.4), "c": (20, 0.4)}  # that of "a" alone reduces most
+    group = {name: [candidate(10, 1.0), candidate(*step)] for name, step in steps.items()}
+    assert sizes(dict.fromkeys(group, 1.0), 60, group) == {"a": 10, "b": 20, "c": 20}
+
+
 def test_what_a_smaller_one_beats_is_not_chosen():
     worse = {"a": [*CHOICES["a"], candidate(40, 0.2)]}
     assert sizes({"a": 1.0}, 100, worse) == {"a": 30}

@@ -787,6 +787,22 @@ def test_weights_that_are_not_loaded_are_an_error(tmp_path):
         load_file(path)
 
 
+@keras.saving.register_keras_serializable("test_compress")
+class Unnamed(Nested):
+    """Cannot be made anew, because it takes no name."""
+
+    def __init__(self):
+        super().__init__(name="unnamed")
+
+
+def test_the_cause_of_a_failed_loading_is_told(tmp_path):
+    path = tmp_path / "model.keras"
+    keras.Sequential([keras.Input((4,)), Unnamed()]).save(path)
+    for load in (load_file, lambda path: load_model(path, "")):
+        with pytest.raises(InputError, match=r"__init__.* got an unexpected keyword"):
+            load(path)
+
+
 def test_a_wrong_checksum_is_named(tmp_path):
     path = tmp_path / "model.keras"
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)])
