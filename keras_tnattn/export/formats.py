@@ -103,7 +103,7 @@ def export_saved_model(
     with rename_for_graphs(model), _writing(Path(path), "SavedModel") as partial:
         archive = keras.export.ExportArchive()
         archive.track_and_add_endpoint("serve", model, specs, **jax)
-        write_archive(archive, Path(partial))
+        write_archive(archive, Path(partial), ["serve"])
         expected = Expected(_of(model), [example], resolution_of(model))
         expected.check(lambda inputs: run_saved_model(partial, inputs))
     return Path(path)

@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,7 @@ def export_signatures(
             archive.track(layer)
         for name, (function, spec) in signatures.items():
             archive.add_endpoint(name, function, spec if isinstance(spec, list) else [spec])
-        write_archive(archive, whole)
+        write_archive(archive, whole, signatures)
         description = _description(whole)
         (whole / SIGNATURES).parent.mkdir()
         (whole / SIGNATURES).write_text(description, encoding="utf-8")
@@ -162,7 +162,7 @@ def _description(path: Path) -> str:
     return json.dumps({"signatures": read_metadata(path), "files": sizes}) + "\n"
 
 
-def write_archive(archive: keras.export.ExportArchive, path: Path) -> None:
+def write_archive(archive: keras.export.ExportArchive, path: Path, names: Iterable[str]) -> None:
     """Writes a SavedModel with one copy of its weights and without gradients.
 
     Keras keeps the variables of the tracked layers beside those that the signatures read, which are
@@ -176,7 +176,7 @@ def write_archive(archive: keras.export.ExportArchive, path: Path) -> None:
         if hasattr(tracked, name):
             setattr(tracked, name, [])
     # As graphs, because TensorFlow would trace functions once more.
-    for name in archive._endpoint_names:
+    for name in names:
         setattr(tracked, name, getattr(tracked, name).get_concrete_function())
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     archive.write_out(str(path), options, verbose=False)

@@ -1,5 +1,6 @@
 """Continuations of texts over HTTP, whole and as they are written."""
 
+import contextlib
 import http.client
 import json
 import re
@@ -44,14 +45,19 @@ def tales(folder):
     return reader.load(folder / "tales" / "1" / "assets.extra" / "engines" / "onnxruntime")
 
 
-def events(url, body):
-    """Returns the status, the type and the events of a stream."""
+@contextlib.contextmanager
+def streamed(url, body):
     parts = urllib.parse.urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
     connection.request("POST", f"{parts.path}/generate_stream", json.dumps(body))
-    answer = connection.getresponse()
-    text = answer.read().decode()
+    yield connection.getresponse()
     connection.close()
+
+
+def events(url, body):
+    """Returns the status, the type and the events of a stream."""
+    with streamed(url, body) as answer:
+        text = answer.read().decode()
     kind = answer.getheader("content-type").partition(";")[0]
     if kind != "text/event-stream":
         return answer.status, kind, json.loads(text)
@@ -98,13 +104,9 @@ def test_the_first_token_comes_before_the_last_is_computed(served, monkeypatch):
             time.sleep(0.5)
 
     monkeypatch.setattr(model, "stream", slow)
-    parts = urllib.parse.urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
-    connection.request("POST", f"{parts.path}/generate_stream", '{"text_input": ""}')
-    answer = connection.getresponse()
-    assert b'"text_output": "0"' in answer.readline()
-    assert len(started) < 3
-    connection.close()
+    with streamed(url, {"text_input": ""}) as answer:
+        assert b'"text_output": "0"' in answer.readline()
+        assert len(started) < 3
     time.sleep(2)
     assert len(started) < 3  # nobody reads the rest
     assert post(f"{url}/generate", {"text_input": ""})[0] == 200
@@ -158,16 +160,12 @@ def test_a_limit_of_texts_and_of_time(folder, monkeypatch):
     monkeypatch.setattr(Servable, "warm_up", lambda *_: None)
     with in_thread(folder, max_queue=1, deadline_s=1.5) as (url, _):
         url = f"{url}/v2/models/tales"
-        parts = urllib.parse.urlsplit(url)
-        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
-        connection.request("POST", f"{parts.path}/generate_stream", '{"text_input": ""}')
-        answer = connection.getresponse()
-        answer.readline()
-        status, refused = post(f"{url}/generate", {"text_input": ""})
-        assert status == 429
-        assert "--max-queue" in refused["error"]
-        rest = answer.read()
-        connection.close()
+        with streamed(url, {"text_input": ""}) as answer:
+            answer.readline()
+            status, refused = post(f"{url}/generate", {"text_input": ""})
+            assert status == 429
+            assert "--max-queue" in refused["error"]
+            rest = answer.read()
         last = rest.decode().strip().split("\n\n")[-1]
         assert (
             "Deadline of 1.5 s (--deadline-s)" in json.loads(last.removeprefix("data: "))["error"]

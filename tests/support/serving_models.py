@@ -4,19 +4,15 @@ import json
 
 import tensorflow as tf
 from language_models import exported_language_model
+from serving_table import save_signatures
 
 WORDS = ("the", "cat", "dog", "sat")
 RULE = 110
 
 
 def write(folder, card, **functions):
-    """Writes version 1 of a model: a function and the specs of its inputs for each signature."""
-    module = tf.Module()
-    signatures = {
-        key: tf.function(function).get_concrete_function(*specs)
-        for key, (function, *specs) in functions.items()
-    }
-    tf.saved_model.save(module, str(folder / "1"), signatures)
+    """Writes version 1 of a model with a card, beside its signatures."""
+    save_signatures(folder / "1", functions)
     extra = folder / "1" / "assets.extra"
     extra.mkdir()
     text = json.dumps({"name": folder.name, "version": 1, **card})

@@ -532,17 +532,23 @@ def fault(url: str, case: Case) -> str | None:
     return None if right else f"another body: {body[:300]!r}"
 
 
+def save_signatures(path: Path, functions: dict[str, tuple]) -> None:
+    """Saves for the name of each signature a function and the specs of its inputs."""
+    import tensorflow as tf
+
+    signatures = {
+        key: tf.function(function).get_concrete_function(*specs)
+        for key, (function, *specs) in functions.items()
+    }
+    tf.saved_model.save(tf.Module(), str(path), signatures)
+
+
 def plain_models(folder: Path) -> Path:
     """Writes the models that the table asks: graphs of TensorFlow alone."""
     import tensorflow as tf
 
     def write(name: str, **functions: Any) -> None:
-        module = tf.Module()
-        signatures = {
-            key: tf.function(function).get_concrete_function(*specs)
-            for key, (function, *specs) in functions.items()
-        }
-        tf.saved_model.save(module, str(folder / name / "1"), signatures)
+        save_signatures(folder / name / "1", functions)
 
     def positive(x):
         check = tf.debugging.assert_positive(x, "not positive")
