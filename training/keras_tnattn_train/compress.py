@@ -20,7 +20,7 @@ from keras_tnattn_train.options.options import (
     argument,
     option,
 )
-from keras_tnattn_train.processes.backend import start_backend
+from keras_tnattn_train.processes.backend import start_backend, without_noise
 from keras_tnattn_train.runs.compressed_folder import check_output, output_folder, write
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.trained import TrainedRun
@@ -305,7 +305,7 @@ def _compress_file(path: Path, name: str, folder: Path, args: CompressOptions) -
     print(result.report)
     write(result, folder, args.replaces, _results(result, {}, args) if args.replaces else {})
     if args.export in FILES:
-        with _errors_of_export(folder):
+        with _errors_of_export(folder), without_noise():
             result.export(folder / FILES[args.export])
     elif args.export:
         from keras_tnattn.export import export_saved_model, next_version
@@ -365,7 +365,7 @@ def _compress_run(path: Path, folder: Path, args: CompressOptions) -> None:
         )
     _compress_texts(command.load(path), path, folder, args)
     if args.export in FILES:
-        with _errors_of_export(folder):
+        with _errors_of_export(folder), without_noise():
             command.load(folder).export_portable(args.export, folder / args.export, None)
         print(f"exported to {folder / args.export}")
 

@@ -6,7 +6,7 @@ from typing import Any
 from keras_tnattn_train.options.apps import Program
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import OUTPUT, Options, argument, option
-from keras_tnattn_train.processes.backend import start_backend
+from keras_tnattn_train.processes.backend import start_backend, without_noise
 from keras_tnattn_train.runs.packaged import PackagedClassifier, packaged_models
 from keras_tnattn_train.tasks import command_of_texts
 
@@ -89,7 +89,8 @@ def _export(args: ExportOptions) -> None:
         if args.saved_models:
             print(f"exported to {run.export(Path(args.saved_models, args.run))}")
         for kind, folder in folders.items():
-            run.export_portable(kind, folder, args.onnxruntime_web)
+            with without_noise():
+                run.export_portable(kind, folder, args.onnxruntime_web)
             print(f"wrote {folder}:")
             for file in sorted(folder.iterdir()):
                 print(f"{file.stat().st_size:>12,} bytes  {file.name}")

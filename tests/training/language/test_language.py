@@ -177,6 +177,16 @@ class TestBatches:
         assert (inputs != batch(1, 4)[0]).any()
         assert (inputs != batch(2, 3)[0]).any()
 
+    def test_epochs_begin_at_every_place_that_leaves_room(self):
+        batches = PackedBatches(Part(np.arange(1, 43, dtype="int32"), 42, 1), 8, 4, seed=1)
+        firsts = set()
+        for epoch in range(100):
+            batches.set_epoch(epoch)
+            inputs, labels = batches[0]
+            np.testing.assert_array_equal(labels, inputs + 1)
+            firsts.add(inputs.min())
+        assert firsts == set(range(1, 11))
+
 
 def test_bits_per_byte_of_a_uniform_and_of_a_unigram_model():
     text = "abracadabra"

@@ -13,6 +13,7 @@ from keras_tnattn_train.processes import backend
 with backend.without_noise():
     os.write(2, b"I0000 00:00:1.5  12 port.cc:153] oneDNN custom operations are on.\\n")
     os.write(2, b"2026-01-01 10:00:00.5: E cuda_platform.cc:51] failed call to cuInit: none\\n")
+    os.write(2, b"INFO: Created TensorFlow Lite XNNPACK delegate for CPU.\\n")
     os.write(2, b"E0000 00:00:1.5 disk.cc:1] an error\\n")
     os.write(2, b"a warning of another library\\n")
     os.write(2, b"it says: WARNING: All log messages before absl\\n")

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from keras_tnattn_train.system.memory import keep_freed_memory
 
 # What TensorFlow logs to stderr before its log level takes effect: information, missing GPUs, and
-# a warning about early log messages.
+# a warning about early log messages; LiteRT has no level.
 NOISE = re.compile(
     rb"I\d{4} |WARNING: All log messages before absl|To enable the following instructions"
     rb"|\d{4}-\d\d-\d\d [\d:.]+: [IW] |.*cuInit|.*Unable to register cu|.*Could not find cuda"
+    rb"|INFO: Created TensorFlow Lite"
 )
 
 
