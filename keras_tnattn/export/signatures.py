@@ -172,12 +172,12 @@ def write_archive(archive: keras.export.ExportArchive, path: Path, names: Iterab
     from tensorflow.core.protobuf import saved_model_pb2
 
     tracked = getattr(archive, "_tf_trackable", archive)
-    for name in ("variables", "trainable_variables", "non_trainable_variables"):
-        if hasattr(tracked, name):
-            setattr(tracked, name, [])
     # As graphs, because TensorFlow would trace functions once more.
     for name in names:
         setattr(tracked, name, getattr(tracked, name).get_concrete_function())
+    for name in ("variables", "trainable_variables", "non_trainable_variables"):
+        if hasattr(tracked, name):
+            setattr(tracked, name, [])
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     archive.write_out(str(path), options, verbose=False)
     file = path / "saved_model.pb"
