@@ -2,6 +2,7 @@ import csv
 
 import numpy as np
 import pytest
+from slow_cases import slow_but
 
 from keras_tnattn_studies import digits, digits_baselines
 from keras_tnattn_studies.reproduce import main
@@ -42,10 +43,7 @@ def test_the_table_pairs_the_splits():
 
 @pytest.mark.parametrize(
     "classifiers",
-    [
-        ["svm", "logistic-regression"],
-        pytest.param(["tn-rows", "cnn"], marks=pytest.mark.slow),
-    ],
+    [["svm", "logistic-regression"], *slow_but([], [["tn-rows", "cnn"]])],
 )
 def test_finished_splits_are_not_trained_again(classifiers, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(digits, "load_images", lambda dataset, seed: bright_images(seed))

@@ -168,16 +168,10 @@ def test_tolerance_0_keeps_what_is_computed(model):
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "bits"),
-    [
-        pytest.param("subclassed", 8, marks=pytest.mark.slow),
-        pytest.param("subclassed", 4, marks=pytest.mark.slow),
-        ("sequential", 4),
-        pytest.param("functional", 8, marks=pytest.mark.slow),
-        pytest.param("functional", 4, marks=pytest.mark.slow),
-    ],
-)
+INTEGERS = [(name, bits) for name in ("subclassed", "sequential", "functional") for bits in (8, 4)]
+
+
+@pytest.mark.parametrize(("name", "bits"), slow_but([("sequential", 4)], INTEGERS))
 def test_bits(name, bits, tmp_path):
     model = MODELS[name]()
     outputs = outputs_of(model, IDS)

@@ -295,9 +295,8 @@ ALL_STORED_AS += [x for x in ((name, "LiteRT") for name in STORED) if x not in S
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="other backends fold weights")
-@pytest.mark.parametrize("stored", slow_but(STORED_AS, ALL_STORED_AS), ids=" as ".join)
-def test_weights_keep_their_bytes(stored, tmp_path):
-    name, form = stored
+@pytest.mark.parametrize(("name", "form"), slow_but(STORED_AS, ALL_STORED_AS))
+def test_weights_keep_their_bytes(name, form, tmp_path):
     pytest.importorskip(NEEDS[form])
     model = STORED[name]()
     stored = sum(np.asarray(weight.numpy()).nbytes for weight in model.weights)

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from slow_cases import slow_but
 
 pytest.importorskip("ai_edge_litert")
 if keras.backend.backend() != "tensorflow":
@@ -139,18 +140,15 @@ def test_integers_without_zeros_stay_as_they_are(bits):
     np.testing.assert_array_equal(form.numbers.T, matrix.numbers - matrix.zeros[:1])
 
 
-SLOW = pytest.param(8, ("int8", False), marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize(("bits", "kind"), [SLOW, (4, ("int4", True))])
-def test_compress_rounds_for_litert(bits, kind, tmp_path):
+@pytest.mark.parametrize("bits", slow_but([4], [8, 4]))
+def test_compress_rounds_for_litert(bits, tmp_path):
     loop = [layers.Reshape((8, 32)), layers.LSTM(64)]
     parts = [layers.Dense(256, activation="relu"), *loop, layers.Dense(64)]
     model = keras.Sequential([keras.Input((256,)), *parts])
     data = RNG.normal(size=(64, 256)).astype("float32")
     small = compress(model, bits=bits, data=data, for_runtime="litert", verbose=0).model
     path = export_litert(small, tmp_path / "model.tflite", data)
-    assert filters_of(path) == [kind] * 2
+    assert filters_of(path) == [("int4", True) if bits == 4 else ("int8", False)] * 2
     matrices = [matrix for x in flat_layers(small) for matrix in stored_matrices(x).values()]
     assert len(matrices) == 4
     assert not change_of({str(n): matrix for n, matrix in enumerate(matrices)})

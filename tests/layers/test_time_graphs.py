@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from conformance import saved_and_loaded, to_numpy
 from keras import ops
+from slow_cases import slow_but
 
 from keras_tnattn import (
     GraphTensorNetwork,
@@ -202,12 +203,7 @@ def test_a_learned_distance_starts_as_the_geometric_graph_and_is_trained(name, m
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a SavedModel of TensorFlow")
 @pytest.mark.parametrize(
     "name",
-    [
-        "tsa_geometric",
-        pytest.param("tsa_window", marks=pytest.mark.slow),
-        "gtn_window",
-        pytest.param("gtn_power_law", marks=pytest.mark.slow),
-    ],
+    ["tsa_geometric", "gtn_window", *slow_but([], ["tsa_window", "gtn_power_law"])],
 )
 def test_an_exported_causal_model_takes_any_length(name, tmp_path):
     import tensorflow as tf

@@ -209,9 +209,7 @@ def test_presets_have_the_papers_parameters(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "attention", ["sdpa", *(pytest.param(x, marks=pytest.mark.slow) for x in ("plga", "layer"))]
-)
+@pytest.mark.parametrize("attention", ["sdpa", "plga", "layer"])
 def test_translator_takes_an_attention_by_name_or_as_a_layer(attention, tmp_path):
     options = {"residual_units": 1, "residual_dim": 4} if attention == "plga" else {}
     model = translator(

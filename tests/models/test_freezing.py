@@ -57,12 +57,10 @@ def test_the_spread_is_that_of_the_definition():
     np.testing.assert_allclose(spread.mean, metrics.mean((0, 2)), rtol=1e-5, atol=1e-6)
 
 
-OF_TEXTS = pytest.param(layers.PowerLawGraphAttention(2, **PLGA), marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize("attention", ["plga", OF_TEXTS])
+@pytest.mark.parametrize("attention", slow_but(["plga"], ["plga", "a layer"]))
 def test_a_constant_metric_is_frozen_and_nothing_is_lost(attention, tmp_path):
-    model = make(attention=attention)
+    layer = layers.PowerLawGraphAttention(2, **PLGA)
+    model = make(attention=attention if attention == "plga" else layer)
     model.compile("adam", LOSS)
     want, before = to_numpy(model(IDS)), [w.copy() for w in model.get_weights()]
     frozen = freeze_metric(model, (IDS[:, :-1], IDS[:, 1:]), batch_size=5)

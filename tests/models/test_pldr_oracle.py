@@ -13,6 +13,7 @@ import pytest
 from conformance import to_numpy
 from differentiation import weight_gradients
 from keras import ops
+from slow_cases import slow_but
 
 from keras_tnattn.layers import MetricAttention
 from keras_tnattn.models.pldr_checkpoint import named_variables, pldr_model
@@ -126,21 +127,15 @@ def test_loss_and_gradients(oracle, published, noise):
         assert_near(got.T if transposed else got, oracle[names[name]], 40 * noise, name)
 
 
-@pytest.mark.parametrize(
-    ("name", "caches"),
-    [
-        pytest.param("no_cache", {"key_value_cache": False}, marks=pytest.mark.slow),
-        pytest.param("kv_cache", {"key_value_cache": True}, marks=pytest.mark.slow),
-        pytest.param(
-            "g_cache", {"key_value_cache": False, "metric_cache": True}, marks=pytest.mark.slow
-        ),
-        ("kv_and_g_cache", {"key_value_cache": True, "metric_cache": True}),
-    ],
-)
-def test_greedy_continuation(oracle, published, noise, name, caches):
+CACHES = ("no_cache", "kv_cache", "g_cache", "kv_and_g_cache")
+
+
+@pytest.mark.parametrize("name", slow_but(["kv_and_g_cache"], CACHES))
+def test_greedy_continuation(oracle, published, noise, name):
     prompt, want = oracle["generate/prompt"], oracle[f"generate/{name}/ids"]
     given = prompt.shape[1]
     number = want.shape[1] - given
+    caches = {"key_value_cache": "kv_" in name, "metric_cache": "g_" in name}
     search = Generator(published, number, **caches)
     of_steps = oracle[f"generate/{name}/logits"]
     bound = 10 * noise * np.abs(of_steps).max()

@@ -3,6 +3,7 @@ import numpy as np
 import oracles
 import pytest
 from conformance import to_numpy
+from slow_cases import slow_but
 
 from keras_tnattn import TensorizedSpectralAttention
 from keras_tnattn.models import ATTENTIONS, text_classifier
@@ -18,13 +19,7 @@ def texts():
     return ids.astype("int32"), np.array([0, 1, 2, 0, 1, 2])
 
 
-@pytest.mark.parametrize(
-    "attention",
-    [
-        name if name in ("tsa", "rgtn") else pytest.param(name, marks=pytest.mark.slow)
-        for name in ATTENTIONS
-    ],
-)
+@pytest.mark.parametrize("attention", slow_but(["tsa", "rgtn"], ATTENTIONS))
 def test_padding_changes_nothing_and_an_empty_text_is_finite(attention):
     ids, labels = texts()
     options = {"residual_units": 1, "residual_dim": 5} if attention == "plga" else {}
@@ -78,8 +73,7 @@ def test_stacked_linear_filters_are_the_polynomial_of_their_graph():
 
 
 @pytest.mark.parametrize(
-    "attention",
-    ["tsa", "plga", *(pytest.param(x, marks=pytest.mark.slow) for x in ("tga", "tn", "sdpa"))],
+    "attention", slow_but(["tsa", "plga"], ["tsa", "plga", "tga", "tn", "sdpa"])
 )
 def test_stacked_attentions_keep_the_size_and_ignore_padding(attention):
     options = {"residual_units": 1, "residual_dim": 5} if attention == "plga" else {}
@@ -198,10 +192,7 @@ def test_word_dropout_drops_whole_words_in_training_and_keeps_the_mask():
     np.testing.assert_allclose(to_numpy(model(ids))[1:2], alone, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "attention",
-    [name if name == "tn" else pytest.param(name, marks=pytest.mark.slow) for name in ATTENTIONS],
-)
+@pytest.mark.parametrize("attention", slow_but(["tn"], ATTENTIONS))
 def test_words_are_learned_while_others_are_dropped(attention):
     model = text_classifier(50, 3, attention, embedding_dim=6, word_dropout=0.5)
     ids = np.random.default_rng(0).integers(1, 50, (8, 20)).astype("int32")

@@ -2,6 +2,7 @@ import keras
 import numpy as np
 import pytest
 from conformance import saved_and_loaded, to_numpy
+from slow_cases import slow_but
 
 from keras_tnattn import layers
 from keras_tnattn.models import ATTENTIONS, Translator, translator
@@ -100,10 +101,7 @@ PAIRS = [
 FAST = ((None, "tsa"), ("none", None))
 
 
-@pytest.mark.parametrize(
-    ("encoder_attention", "decoder_attention"),
-    [pair if pair in FAST else pytest.param(*pair, marks=pytest.mark.slow) for pair in PAIRS],
-)
+@pytest.mark.parametrize(("encoder_attention", "decoder_attention"), slow_but(FAST, PAIRS))
 def test_attentions_of_encoder_and_decoder(encoder_attention, decoder_attention):
     if encoder_attention == "layer":
         encoder_attention = layers.GraphTensorNetwork(damping=0.3)

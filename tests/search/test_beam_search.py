@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from conformance import to_numpy
 from keras import ops
+from slow_cases import slow_but
 from translator_runs import small_translator
 
 from keras_tnattn.layers import PowerLawGraphAttention
@@ -37,10 +38,7 @@ def make_model(kind, scale=1.0, end_bias=1.0, **options):
 
 
 # The causal metric is another value of an option: only in the slow tests.
-@pytest.fixture(
-    scope="module",
-    params=["plga", "sdpa", pytest.param("plga, causal metric", marks=pytest.mark.slow)],
-)
+@pytest.fixture(scope="module", params=slow_but(["plga", "sdpa"], KINDS))
 def naive(request):
     return Naive(make_model(request.param))
 
@@ -114,13 +112,8 @@ def check(result, row, want):
     assert np.isinf(result.scores[row, len(want) :]).all()
 
 
-SLOW = pytest.mark.slow
-
-
 # The peer runs uncompiled, which takes minutes on JAX.
-@pytest.mark.parametrize(
-    "beam_size", [pytest.param(1, marks=SLOW), 3, pytest.param(10, marks=SLOW)]
-)
+@pytest.mark.parametrize("beam_size", slow_but([3], [1, 3, 10]))
 def test_equals_the_exhaustive_search(naive, beam_size):
     result = BeamSearch(naive.model, beam_size, START, END, EXTRA)(padded(SOURCES))
     answers = [naive.search(source, beam_size) for source in SOURCES]
@@ -157,13 +150,7 @@ def test_a_batch_is_each_sentence_alone(naive):
 
 @pytest.mark.parametrize(
     ("end_bias", "penalty"),
-    [
-        pytest.param(-3.0, 2.0, marks=SLOW),
-        pytest.param(0.0, 0.0, marks=SLOW),
-        pytest.param(0.0, 2.0, marks=SLOW),
-        pytest.param(2.0, 2.0, marks=SLOW),
-        (3.0, 0.6),
-    ],
+    slow_but([(3.0, 0.6)], [(-3.0, 2.0), (0.0, 0.0), (0.0, 2.0), (2.0, 2.0), (3.0, 0.6)]),
 )
 def test_stopping_early_changes_nothing(end_bias, penalty):
     # From ends that are never worth it to ends at once; scores that favor short and long ones.

@@ -4,5 +4,12 @@ import pytest
 
 
 def slow_but(fast, cases):
-    """Returns the cases, of which those that are not `fast` run in the slow tests only."""
-    return [case if case in fast else pytest.param(case, marks=pytest.mark.slow) for case in cases]
+    """Returns the cases, of which those that are not `fast` run in the slow tests only.
+
+    A case of several arguments is a tuple.
+    """
+
+    def slow(case):
+        return pytest.param(*case if isinstance(case, tuple) else (case,), marks=pytest.mark.slow)
+
+    return [case if case in fast else slow(case) for case in cases]

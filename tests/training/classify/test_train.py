@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 from run_folders import FILES, assert_equal, assert_refused, interrupted_after, killed_after
+from slow_cases import slow_but
 
 from keras_tnattn.models import ATTENTIONS as CLASSIFIERS
 from keras_tnattn.ops.time_graph import PowerLaw, Window
@@ -141,19 +142,11 @@ def test_every_attention_of_the_classifier_has_an_option():
     assert set(ATTENTIONS) == set(CLASSIFIERS)
 
 
-@pytest.mark.parametrize(
-    ("attention", "options"),
-    [
-        pytest.param("tn", [], marks=pytest.mark.slow),
-        pytest.param("tga", [], marks=pytest.mark.slow),
-        ("rgtn", ["--time-graph", "power_law", "--exponent", "2"]),
-        pytest.param("plga", [], marks=pytest.mark.slow),
-        pytest.param("sdpa", [], marks=pytest.mark.slow),
-    ],
-)
-def test_other_attentions_train(tmp_path, attention, options):
+@pytest.mark.parametrize("attention", slow_but(["rgtn"], ["tn", "tga", "rgtn", "plga", "sdpa"]))
+def test_other_attentions_train(tmp_path, attention):
     table = small_table(tmp_path / "table.csv", rows=40)
-    options = ["--attention", attention, *options, "--epochs", "1"]
+    options = ["--attention", attention, "--epochs", "1"]
+    options += ["--time-graph", "power_law", "--exponent", "2"] if attention == "rgtn" else []
     assert main(command(table, tmp_path / "run", *options)) == 0
     count = Run(tmp_path / "run").results["parameters"]["attention"]
     assert (count > 0) == (attention != "rgtn")  # which has none by default
