@@ -14,7 +14,9 @@ What reads a matrix and its number of entries decide upon the form:
 
 Smaller products are faster with floats. The first four round their inputs to 8 bits, by row, in
 blocks or, of an LSTM, by step; those by `MatMulNBits` of up to 4 bits can also be exact, and all
-others are. Integers of 3 bits are stored as 4, those of 6 as 8.
+others are. Integers of 3 bits are stored as 4, those of 6 as 8. `DynamicQuantizeMatMul` has one
+scale for all rows of a call; so each row is first divided by its largest number, where those of the
+data differ much.
 """
 
 import math
@@ -118,10 +120,13 @@ class MatrixWriter:
     Args:
         graph: The graph. Graphs inside it may read its matrices.
         weights: The inputs of the graph that stand for weights.
+        even: The names of tensors whose rows have numbers of about one size.
     """
 
-    def __init__(self, graph: ir.Graph, weights: Sequence[ir.Value] = ()) -> None:
-        self.graph, self._weights = graph, set(weights)
+    def __init__(
+        self, graph: ir.Graph, weights: Sequence[ir.Value] = (), even: Collection[str] = ()
+    ) -> None:
+        self.graph, self._weights, self._even = graph, set(weights), set(even)
         self.restored: dict[str, str] = {}
         self._is_rounded_again = False
         self._rows: dict[tuple[Any, Any], tuple[ir.Value, ir.Value]] = {}
@@ -291,8 +296,11 @@ class MatrixWriter:
         self, node: Any, numbers: ir.Value, scales: np.ndarray, zeros: ir.Value
     ) -> ir.Value:
         x, key = node.inputs[0], (node.inputs[0], node.graph)
+        operands = (numbers, self.constant(scales), zeros)
+        if x.name in self._even:
+            biases = map(self.constant, _added(node, len(scales)))
+            return self._dynamic(node, x, *operands, *biases)
         if key not in self._rows:
-            # One scale for all inputs is coarse. The largest number of each row becomes 1.
             producer, axis = x.producer(), self.constant(np.array([-1]))
             positive = producer is not None and producer.op_type in _POSITIVE
             sizes = x if positive else self.add(node, "Abs", x)
@@ -301,16 +309,10 @@ class MatrixWriter:
             inverse = self.add(node, "Reciprocal", size)
             self._rows[key] = (self.add(node, "Mul", x, inverse), size)
         normalized, size = self._rows[key]
-        product = self.add(
-            node,
-            "DynamicQuantizeMatMul",
-            normalized,
-            numbers,
-            self.constant(scales),
-            zeros,
-            domain="com.microsoft",
-        )
-        return self.add(node, "Mul", product, size)
+        return self.add(node, "Mul", self._dynamic(node, normalized, *operands), size)
+
+    def _dynamic(self, node: Any, *inputs: ir.Value) -> ir.Value:
+        return self.add(node, "DynamicQuantizeMatMul", *inputs, domain="com.microsoft")
 
     def _lookup(self, node: Any, view: _View, bits: int) -> ir.Value | str:
         """Writes a lookup of rows of integers, or returns why there is no operation for it."""
@@ -374,6 +376,34 @@ class MatrixWriter:
         bytes_of = self.constant(codes.reshape(scales.shape).astype("uint8"))
         indices = self.first("Cast", bytes_of, to=ir.DataType.INT32)
         return self.first("Gather", self.constant(different), indices)
+
+
+def has_even_rows(array: np.ndarray) -> bool:
+    """Whether the largest numbers of rows are half as large as the largest of all, on average."""
+    largest = np.abs(array).reshape(-1, array.shape[-1]).max(axis=1)
+    return bool(largest.mean() >= largest.max() / 2)
+
+
+def _added(node: Any, size: int) -> list[np.ndarray]:
+    """Takes the addition of a bias away that follows a product, and returns the bias."""
+    value, shape = node.outputs[0], [size]
+    while len(value.uses()) == 1 and not value.is_graph_output():
+        follower, position = value.uses()[0]
+        others = [x for n, x in enumerate(follower.inputs) if n != position]
+        if follower.graph is not node.graph or len(others) != 1:
+            break
+        constant = ir.convenience.get_const_tensor(others[0])
+        numbers = np.empty(0) if constant is None else constant.numpy()
+        if follower.op_type == "Reshape" and numbers.size:
+            value, shape = follower.outputs[0], numbers.tolist()
+            continue
+        is_bias = follower.op_type == "Add" and numbers.size == size
+        if not is_bias or [*numbers.shape] != shape[-numbers.ndim :]:
+            break
+        follower.outputs[0].replace_all_uses_with(value, replace_graph_outputs=True)
+        follower.graph.remove(follower, safe=True)
+        return [numbers.ravel()]
+    return []
 
 
 def _run(view: _View, axis: int) -> int:
