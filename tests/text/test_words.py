@@ -52,6 +52,15 @@ def test_sizes():
     assert learn_words(["a b"], vocabulary_size=3).vocabulary_size() == 3
 
 
+@pytest.mark.parametrize(("split", "whole"), [("words", "a b!"), ("characters", "a b.")])
+def test_a_text_is_cut_behind_the_last_word_that_is_read(split, whole):
+    vectorizer = WordVectorizer(["a"], max_words=2, split=split)
+    assert [vectorizer.cuts(text) for text in ("", whole, f"{whole}c", "abc", "a  b   ")] == [
+        *(False, False, True),
+        *(split == "characters", False),
+    ]
+
+
 class TestLayer:
     """Texts are cut and counted as `keras.layers.TextVectorization` does, which runs TensorFlow."""
 

@@ -87,17 +87,16 @@ class TestTokens:
 class TestCorpus:
     def test_parts_are_made_of_whole_documents(self, corpus):
         data = read_corpus(LanguageConfig(corpus=(str(corpus),), held_out=0.1, length=16))
-        texts = {}
+        documents = {}
         for name, part in data.parts.items():
-            documents = data.tokens.decode(np.where(part.ids == END, UNKNOWN, part.ids))
-            assert part.num_documents == (part.ids == END).sum()
+            ends = np.flatnonzero(part.ids == END)
+            documents[name] = list(map(data.tokens.decode, np.split(part.ids, ends + 1)[:-1]))
+            assert part.num_documents == len(documents[name])
             assert part.num_bytes == len(part.ids) - part.num_documents
-            texts[name] = documents
-        assert {name: p.num_documents for name, p in data.parts.items()} == {
-            "train": 24,
-            "validation": 3,
-            "test": 3,
-        }
+        assert list(map(len, documents.values())) == [24, 3, 3]
+        whole = {text for texts in documents.values() for text in texts}
+        assert whole == set(corpus.read_text().split("\n\n"))
+        assert data.openings(18, count=3) == [text[:18] for text in documents["test"]]
 
     def test_json_lines_and_files(self, tmp_path):
         rows = tmp_path / "rows.jsonl"
