@@ -110,6 +110,13 @@ def test_the_rows_are_counted(classifier, tmp_path, capsys):
     assert counts == ["2"]  # then each time the count has doubled
 
 
+def test_a_file_in_place_of_a_sentence_is_refused(classifier, tmp_path, capsys):
+    (tmp_path / "in.csv").write_text("text\nred\n")
+    assert main([str(classifier[0]), "red", str(tmp_path / "in.csv")]) == 2
+    assert capsys.readouterr().err.endswith("in.csv, a file: use --input\n")
+    assert main([str(classifier[0]), "red" * 200, "in.csv"]) == 0
+
+
 def test_the_column_of_the_training_data_is_the_default(classifier, tmp_path, capsys):
     run = tmp_path / "run"
     shutil.copytree(classifier[0], run)

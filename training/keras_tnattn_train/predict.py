@@ -5,6 +5,7 @@ import csv
 import functools
 import itertools
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -148,6 +149,9 @@ def _predict(args: PredictOptions) -> int:
         )
     with contextlib.ExitStack() as stack:
         if args.sentences:
+            files = [text for text in args.sentences if Path(text).suffix and os.path.isfile(text)]
+            if files and not (command and command.name == "images"):
+                raise InputError(f"Expected sentences. Received: {files[0]}, a file: use --input")
             rows = from_strings(args.sentences)
         else:
             columns = _columns(path, command) if command else COLUMNS
