@@ -72,6 +72,22 @@ def test_columns_are_one_group_where_products_are_fastest_then():
     assert groups == {None: {(128,)}, "onnxruntime": {(300,)}, "openvino": {(128,)}}
 
 
+def test_zeros_are_left_out_where_products_take_none():
+    convolution = keras.layers.Conv2D(8, 3)
+    convolution.build((None, 8, 8, 16))
+    without = {
+        (name, kind, c.bits)
+        for name in RUNTIMES
+        for kind, layer in (("dense", dense()), ("convolution", convolution))
+        for c in fit_for(name, layer, [x for bits in (4, 8) for x in of(layer, bits)])
+        if getattr(c.quantize, "keywords", {}).get("symmetric")
+    }
+    assert without == {
+        *(("litert", kind, bits) for kind in ("dense", "convolution") for bits in (4, 8)),
+        *((name, "convolution", 8) for name in ("onnxruntime", "openvino")),
+    }
+
+
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="writes files on TensorFlow")
 @pytest.mark.filterwarnings("ignore")  # of converters
 @pytest.mark.parametrize("runtime", RUNTIMES)
