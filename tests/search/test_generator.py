@@ -116,6 +116,9 @@ def test_stop_sequences_end_a_text_where_they_are_complete(model):
     end = int(free.ids[1, 0])
     ended = Generator(model, 20, temperature=1.0, end_id=end)(PROMPTS)
     assert ended.ids[1].tolist() == [end] + [0] * (ended.ids.shape[1] - 1)
+    # A sequence that begins in the prompt is none of the text's.
+    across = Generator(model, 20, temperature=1.0, stop=[[PROMPTS[1][-1], end]])(PROMPTS)
+    assert across.ids[1, :2].tolist() == free.ids[1, :2].tolist()
     tokens = list(Generator(model, 20, temperature=1.0, end_id=end).stream(PROMPTS[1]))
     assert len(tokens) >= 1
 
