@@ -5,7 +5,7 @@ import threading
 import keras
 import numpy as np
 import pytest
-from compressing import compress
+from compressing import compress, error_of
 from conformance import saved_and_loaded, to_numpy
 
 from keras_tnattn.compression.inventory import Inventory
@@ -18,11 +18,6 @@ def of_rank(rank, rows, columns):
     return RNG.normal(size=(rows, rank)) @ RNG.normal(size=(rank, columns))
 
 
-def relative_error(model, small, inputs):
-    expected, actual = to_numpy(model(inputs)), to_numpy(small(inputs))
-    return np.linalg.norm(actual - expected) / np.linalg.norm(expected)
-
-
 def test_adapted_statistics_come_along(tmp_path):
     normalization = keras.layers.Normalization()
     normalization.adapt(ROWS)
@@ -31,7 +26,7 @@ def test_adapted_statistics_come_along(tmp_path):
     model = keras.Model(inputs, keras.layers.Dense(3)(dense(normalization(inputs))))
     dense.kernel.assign(of_rank(6, 32, 64))
     result = compress(model, target=2.0, data=ROWS, verbose=0)
-    error = relative_error(model, result.model, ROWS)
+    error = error_of(model, result.model, ROWS)
     # The kernel is of the rank that is left: nothing is lost but by rounding.
     assert error < 1e-5
     assert result.report.error == pytest.approx(error, rel=1e-4, abs=1e-7)
@@ -67,7 +62,7 @@ def test_own_saving_and_classes_that_are_not_registered_come_along():
     layer.scale = 49.0
     layer.dense.kernel.assign(of_rank(6, 32, 32))
     result = compress(model, target=2.0, data=ROWS, verbose=0)
-    error = relative_error(model, result.model, ROWS)
+    error = error_of(model, result.model, ROWS)
     assert error < 1e-5
     assert result.report.error == pytest.approx(error, rel=1e-4, abs=1e-7)
     assert result.model.layers[0].scale == 49.0

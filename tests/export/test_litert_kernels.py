@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from conformance import relative_error
 from slow_cases import slow_but
 
 pytest.importorskip("ai_edge_litert")
@@ -40,10 +41,6 @@ def filters_of(path):
     return kinds
 
 
-def relative(got, expected):
-    return np.linalg.norm(got - expected) / np.linalg.norm(expected)
-
-
 def dense(bits, group=32, symmetric=True):
     parts = [layers.Dense(96, activation="relu"), layers.Dense(40)]
     model = keras.Sequential([keras.Input((64,)), *parts])
@@ -72,7 +69,7 @@ def test_products_read_integers(model, kind, tmp_path):
     assert filters_of(path) == [kind] * 2
     x = RNG.normal(size=(7, 64)).astype("float32")
     (got,) = running.run_litert(str(path), x)
-    assert relative(got, model.predict(x, verbose=0)) < 0.015
+    assert relative_error(got, model.predict(x, verbose=0)) < 0.015
 
 
 def test_convolutions_with_folded_normalizations_and_attention(tmp_path):
@@ -92,7 +89,7 @@ def test_convolutions_with_folded_normalizations_and_attention(tmp_path):
     assert filters_of(path) == [("int8", False)] * 2
     example = RNG.normal(size=(3, 12, 12, 8)).astype("float32")
     (got,) = running.run_litert(str(path), example)
-    assert relative(got, model.predict(example, verbose=0)) < 0.015
+    assert relative_error(got, model.predict(example, verbose=0)) < 0.015
 
 
 def test_layers_are_restored_until_the_error_is_within_its_bound(tmp_path):
@@ -102,7 +99,7 @@ def test_layers_are_restored_until_the_error_is_within_its_bound(tmp_path):
     for count in (2, 1, 0):  # those of products with restored matrices are no constants
         path = export_litert(model, tmp_path / f"{count}.tflite", x, max_error=bound)
         assert len(filters_of(path)) == count
-        error = relative(running.run_litert(str(path), x)[0], expected)
+        error = relative_error(running.run_litert(str(path), x)[0], expected)
         assert error <= bound
         bound = 0.9 * error
     assert error < 1e-5
@@ -153,7 +150,7 @@ def test_compress_rounds_for_litert(bits, tmp_path):
     assert len(matrices) == 4
     assert not change_of({str(n): matrix for n, matrix in enumerate(matrices)})
     (got,) = running.run_litert(str(path), data)
-    assert relative(got, small.predict(data, verbose=0)) < 0.015
+    assert relative_error(got, small.predict(data, verbose=0)) < 0.015
 
 
 def test_kernels_that_keras_quantized_keep_their_bytes(tmp_path):

@@ -5,6 +5,7 @@ import itertools
 
 import numpy as np
 import pytest
+from conformance import relative_error
 
 ir = pytest.importorskip("onnx_ir")
 ort = pytest.importorskip("onnxruntime")
@@ -65,10 +66,6 @@ def product(x, w):
     return [ir.node("MatMul", [x, w])]
 
 
-def relative(array, expected):
-    return np.linalg.norm(array - expected) / np.linalg.norm(expected)
-
-
 @pytest.mark.parametrize(
     ("bits", "group_size", "rows", "operation"),
     [
@@ -94,12 +91,12 @@ def test_products(bits, group_size, rows, operation):
     assert counts[operation] == 1
     assert rounds
     for row, others in zip(output, expected, strict=True):
-        assert relative(row, others) < 0.02
-    assert relative(output, expected) < 0.011
+        assert relative_error(row, others) < 0.02
+    assert relative_error(output, expected) < 0.011
     output, counts, rounds = run(matrix, product, inputs, exact=True)
     assert counts["MatMulNBits"] == (bits <= 4 and operation == "MatMulNBits")
     assert not rounds
-    assert relative(output, expected) < 1e-5
+    assert relative_error(output, expected) < 1e-5
 
 
 def test_a_product_of_weights_is_formed_once():
@@ -115,7 +112,7 @@ def test_a_product_of_weights_is_formed_once():
     output, counts, rounds = run(matrix, merged, inputs)
     assert counts["MatMul"] == 2
     assert not rounds
-    assert relative(output, inputs.astype("float64") @ left @ values) < 1e-5
+    assert relative_error(output, inputs.astype("float64") @ left @ values) < 1e-5
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
@@ -126,11 +123,11 @@ def test_sequences_multiply_with_8_bits(bits):
     output, counts, rounds = run(matrix, product, inputs)
     assert rounds
     assert (counts["DynamicQuantizeMatMul"], counts["QuantizeLinear"]) == (1, 1)
-    assert relative(output, expected) < 0.015
+    assert relative_error(output, expected) < 0.015
     output, counts, rounds = run(matrix, product, inputs, exact=True)
     assert not rounds
     assert counts["QuantizeLinear"] == 0
-    assert relative(output, expected) < 1e-5
+    assert relative_error(output, expected) < 1e-5
 
 
 @pytest.mark.parametrize("operation", ["DynamicQuantizeMatMul", "MatMulNBits"])
@@ -142,7 +139,7 @@ def test_small_products_stay_in_floats(operation, monkeypatch):
     inputs = np.random.default_rng(1).normal(size=(3, 64)).astype("float32")
     output, counts, _ = run(matrix, product, inputs)
     assert not counts[operation]
-    assert relative(output, inputs @ values) < 1e-6
+    assert relative_error(output, inputs @ values) < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -162,7 +159,7 @@ def test_kernels_are_seen_through_what_moves_their_entries(shape, order, rows):
 
     output, counts, _ = run(matrix, nodes_of, inputs, exact=True)
     assert counts["MatMulNBits"] == 1
-    assert relative(output, inputs @ values) < 1e-5
+    assert relative_error(output, inputs @ values) < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -178,7 +175,7 @@ def test_lookups_and_products_share_a_table(bits, group_size, columns):
     output, counts, rounds = run(table, lookup, ids)
     assert counts["GatherBlockQuantized"] == 1
     assert not rounds
-    assert relative(output, values[ids]) < 1e-6
+    assert relative_error(output, values[ids]) < 1e-6
 
     def tied(x, w):
         rows = ir.node("Gather", [w, x])
@@ -188,7 +185,7 @@ def test_lookups_and_products_share_a_table(bits, group_size, columns):
     output, counts, _ = run(table, tied, ids)
     assert (counts["GatherBlockQuantized"], counts["MatMul"]) == (1, 0)
     assert counts["QuantizeLinear"] == 0  # else the file has the table twice
-    assert relative(output, values[ids] @ values.T) < 0.012
+    assert relative_error(output, values[ids] @ values.T) < 0.012
 
 
 @pytest.mark.parametrize(("bits", "axis"), list(itertools.product((2, 3, 4, 6, 8), (0, 1))))
@@ -206,4 +203,4 @@ def test_others_are_restored_when_a_file_is_loaded(bits, axis):
     windows = np.lib.stride_tricks.sliding_window_view(inputs, (3, 3), axis=(2, 3))
     kernel_values = values.reshape(3, 3, 5, 7)
     expected = np.einsum("bcxyij,ijcf->bfxy", windows.astype("float64"), kernel_values)
-    assert relative(output, expected) < 1e-6
+    assert relative_error(output, expected) < 1e-6

@@ -7,7 +7,7 @@ import sys
 import keras
 import numpy as np
 import pytest
-from conformance import check_layer, check_padding_changes_nothing, to_numpy
+from conformance import check_layer, check_padding_changes_nothing, to_numpy, tokens
 from keras import ops
 from slow_cases import slow_but
 
@@ -47,11 +47,6 @@ def make_layer(length=5, uniform=True, **options):
     attention[(..., 0, 0, *[0] * layer.attention_order)] += 2
     assign(layer, [attention, *layer.get_weights()[1:]])
     return layer
-
-
-def random_sites(*shape, seed=0):
-    """Keras converts inputs to float32: numbers that it holds."""
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def assign(layer, values):
@@ -122,7 +117,7 @@ def align(got, expected):
 @pytest.mark.parametrize("order", [1, 2])
 def test_a_site_with_some_features_of_zero_is_there(uniform, order):
     layer = make_layer(4, uniform, normalize=False, attention_order=order)
-    x = random_sites(1, 4, 2)
+    x = tokens(1, 4, 2)
     x[0, 1, 0] = x[0, 3, 1] = 0
     _, details = layer(x, return_details=True)
     expected, _, _ = local_weights(layer, x[0])
@@ -135,7 +130,7 @@ def test_a_site_with_some_features_of_zero_is_there(uniform, order):
 @pytest.mark.parametrize("length", [1, 3, 6])
 def test_equals_the_contraction(length, options, uniform, normalize):
     layer = make_layer(length, uniform, normalize=normalize, **options)
-    x = random_sites(2, length, 2, seed=length)
+    x = tokens(2, length, 2, seed=length)
     outputs, details = to_numpy(layer(x, return_details=True))
     weights = details["local_weights"]
     eigenvectors = options["boundary"] == "open" and not options["trainable_boundary"]
@@ -154,7 +149,7 @@ def test_equals_the_contraction(length, options, uniform, normalize):
 @pytest.mark.parametrize("length", [32, 70, 1100])
 def test_any_length_equals_one_product_after_the_other(length, boundary):
     layer = make_layer(boundary=boundary, trainable_boundary=boundary == "open")
-    x = random_sites(1, length, 2)
+    x = tokens(1, length, 2)
     attention, _, boundary = tensors(layer, 1)
     matrices = np.einsum("xys,ns->nxy", attention[0], x[0])
     prefix, suffix = [np.eye(3)], [np.eye(3)]
@@ -178,14 +173,14 @@ def unit(matrix):
 def test_bias_and_activation():
     plain, full = make_layer(), make_layer(use_bias=True, activation="tanh")
     assign(full, [*plain.get_weights(), np.arange(4.0)])
-    x = random_sites(2, 5, 2)
+    x = tokens(2, 5, 2)
     expected = np.tanh(to_numpy(plain(x)) + np.arange(4.0))
     np.testing.assert_allclose(to_numpy(full(x)), expected, **EXACT)
 
 
 def test_ring_commutes_with_shifts():
     layer = make_layer()
-    x = random_sites(2, 7, 2)
+    x = tokens(2, 7, 2)
     shifted = to_numpy(layer(np.roll(x, 3, axis=1)))
     np.testing.assert_allclose(shifted, np.roll(to_numpy(layer(x)), 3, axis=1), **EXACT)
 
@@ -212,7 +207,7 @@ def test_linear_attention_is_a_special_case(dim, length, exact):
     rng = np.random.default_rng(dim * length)
     query, key, value = rng.normal(size=(3, dim, dim))
     value = np.concatenate([value, value[:, :1]], axis=1)
-    phi = random_sites(2, length, dim)
+    phi = tokens(2, length, dim)
     phi /= np.linalg.norm(phi, axis=-1, keepdims=True)
     layer = TNAttention.from_linear_attention(query, key, value, exact, dtype="float64")
     assert layer.bond_dim == dim**2 + 2
@@ -344,7 +339,7 @@ def _weighted_sum(target, outputs):
 @pytest.mark.parametrize("options", OPTIONS)
 def test_sites_of_zeros_do_not_change_the_other_outputs(options, normalize):
     layer = make_layer(normalize=normalize, **options)
-    x = random_sites(2, 6, 2)
+    x = tokens(2, 6, 2)
     with_zeros = np.insert(x, [2, 2, 6], 0, axis=1)
     got = to_numpy(layer(with_zeros))
     np.testing.assert_allclose(got[:, [0, 1, 4, 5, 6, 7]], to_numpy(layer(x)), **EXACT)
@@ -353,7 +348,7 @@ def test_sites_of_zeros_do_not_change_the_other_outputs(options, normalize):
 
 def test_a_site_whose_products_underflow_does_not_hide_the_others():
     layer = TNAttention(bond_dim=3, attention_order=2, dtype="float32")
-    x = random_sites(1, 6, 2)
+    x = tokens(1, 6, 2)
     x[0, 2] = 1e-30
     assert (to_numpy(layer(x))[0, [0, 1, 3, 4, 5]] != 0).all()
 
@@ -399,7 +394,7 @@ def test_local_weights_of_unknown_shape():
 @pytest.mark.slow
 def test_exports_with_any_batch_and_length(tmp_path):
     model = keras.Sequential([keras.Input((None, 3)), TNAttention(2, bond_dim=2)])
-    x = random_sites(2, 40, 3)
+    x = tokens(2, 40, 3)
     np.savez(tmp_path / "data.npz", x=x, y=model.predict(x, verbose=0))
     model.export(tmp_path / "model", verbose=False)
     code = (

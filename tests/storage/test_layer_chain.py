@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from conformance import saved_and_loaded, to_numpy
+from conformance import built, saved_and_loaded, to_numpy
 from keras import ops
 from slow_cases import slow_but
 
@@ -26,14 +26,6 @@ if keras.backend.backend() != "tensorflow":  # whose CPU has no convolution of c
         lambda: L.Conv2D(7, 3, strides=2, padding="same", data_format="channels_first"),
         (2, 5, 8, 9),
     )
-
-
-def built(make, shape):
-    layer = make()
-    layer.build(shape)
-    for weight in layer.weights:
-        weight.assign(RNG.normal(size=weight.shape) / 3)
-    return layer
 
 
 def factorings(kernel):

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from conformance import saved_and_loaded, to_numpy
+from conformance import built, saved_and_loaded, to_numpy
 from keras import ops
 from slow_cases import slow_but
 
@@ -36,14 +36,6 @@ CELLS = {
     "lstm": L.LSTMCell,
     "gru": L.GRUCell,
 }
-
-
-def built(make, shape):
-    layer = make()
-    layer.build(shape)
-    for weight in layer.weights:
-        weight.assign(RNG.normal(size=weight.shape) / 3)
-    return layer
 
 
 def with_kernels_of(small, make, shape):

@@ -3,11 +3,17 @@
 import functools
 
 import keras
+from conformance import relative_error, to_numpy
 
 import keras_tnattn
 
 # Floats, where a test says nothing else.
 compress = functools.partial(keras_tnattn.compress, bits=32)
+
+
+def error_of(model, small, inputs):
+    """Returns the relative error of what a small model computes."""
+    return relative_error(*(to_numpy(m(inputs)) for m in (small, model)))
 
 
 @keras.saving.register_keras_serializable(package="tests")

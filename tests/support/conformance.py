@@ -17,6 +17,19 @@ def tokens(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
+def built(make, shape):
+    """Returns a layer whose weights are random numbers."""
+    layer, rng = make(), np.random.default_rng(0)
+    layer.build(shape)
+    for weight in layer.weights:
+        weight.assign(rng.normal(size=weight.shape) / 3)
+    return layer
+
+
+def relative_error(outputs, expected):
+    return np.linalg.norm(outputs - expected) / np.linalg.norm(expected)
+
+
 def saved_and_loaded(model, inputs, folder):
     """Returns a model from its file, which computes what the saved one does."""
     model.save(folder / "model.keras")
