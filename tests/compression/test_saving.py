@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from conformance import to_numpy
 from keras import layers
+from slow_cases import slow_but
 
 from keras_tnattn import compress
 from keras_tnattn.compression.saving import save_model
@@ -66,7 +67,10 @@ def loaded(path):
         return keras.models.load_model(path)
 
 
-@pytest.mark.parametrize("make", [dense, conv_net, cnn_lstm, u_net, transformer])
+MODELS = (dense, conv_net, cnn_lstm, u_net, transformer)
+
+
+@pytest.mark.parametrize("make", slow_but([dense, conv_net, transformer], MODELS))
 def test_file_has_the_size_of_the_report(make, tmp_path, capsys):
     model, inputs = make()
     inputs = inputs.astype("int32" if inputs.dtype.kind == "i" else "float32")
