@@ -9,6 +9,7 @@ itself.
 import argparse
 import base64
 import dataclasses
+import functools
 import json
 import math
 import sys
@@ -26,8 +27,8 @@ class Case:
     """One request.
 
     Args:
-        name: What it shows.
         protocol: Whose rule it is; `OWN` for what neither protocol says.
+        name: What it shows.
         request: Method and path.
         body: Sent as it is if `bytes`, else as JSON; `None`: none.
         expected: The expected JSON, a function from it to whether it is right, or a text that has
@@ -35,8 +36,8 @@ class Case:
         code: The expected status. Defaults to 200, or 400 for an error.
     """
 
-    name: str
     protocol: str
+    name: str
     request: str
     body: Any = None
     expected: Any = None
@@ -79,15 +80,15 @@ SUMS_OUT = [{"product": [3.0, 6.0], "total": 6.0}, {"product": [-0.5, 0.0], "tot
 X12 = tensor("x", [1, 2], "FP32", [1, 2])
 DEEP = b'{"instances":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
 
+tfs, v2, own = (functools.partial(Case, protocol) for protocol in (TFS, V2, OWN))
 CASES = [
     # TensorFlow Serving: states and metadata
-    Case("status", TFS, "GET /v1/models/double", None, available("1")),
-    Case("status of a version", TFS, "GET /v1/models/double/versions/1", None, available("1")),
-    Case("status of an unknown model", TFS, "GET /v1/models/nobody", None, "nobody", 404),
-    Case("status of an unknown version", TFS, "GET /v1/models/double/versions/7", None, "7", 404),
-    Case(
+    tfs("status", "GET /v1/models/double", None, available("1")),
+    tfs("status of a version", "GET /v1/models/double/versions/1", None, available("1")),
+    tfs("status of an unknown model", "GET /v1/models/nobody", None, "nobody", 404),
+    tfs("status of an unknown version", "GET /v1/models/double/versions/7", None, "7", 404),
+    tfs(
         "metadata",
-        TFS,
         "GET /v1/models/sums/metadata",
         None,
         lambda a: (
@@ -98,9 +99,8 @@ CASES = [
             == "DT_FLOAT"
         ),
     ),
-    Case(
+    tfs(
         "shapes in the metadata",
-        TFS,
         "GET /v1/models/sums/versions/1/metadata",
         None,
         lambda a: (
@@ -113,257 +113,200 @@ CASES = [
             == ["-1", "2"]
         ),
     ),
-    Case(
-        "metadata of an unknown model", TFS, "GET /v1/models/nobody/metadata", None, "nobody", 404
-    ),
-    Case(
+    tfs("metadata of an unknown model", "GET /v1/models/nobody/metadata", None, "nobody", 404),
+    own(
         "all models",
-        OWN,
         "GET /v1/models",
         None,
         lambda a: {"double", "sums"} <= {m["name"] for m in a["models"]},
     ),
     # rows
-    Case(
+    tfs(
         "rows",
-        TFS,
         DOUBLE,
         {"instances": [[1, 2], [3.5, -4]]},
         {"predictions": [[2.0, 4.0], [7.0, -8.0]]},
     ),
-    Case(
-        "rows as objects",
-        TFS,
-        DOUBLE,
-        {"instances": [{"x": [1, 2]}]},
-        {"predictions": [[2.0, 4.0]]},
-    ),
-    Case(
+    tfs("rows as objects", DOUBLE, {"instances": [{"x": [1, 2]}]}, {"predictions": [[2.0, 4.0]]}),
+    tfs(
         "a version",
-        TFS,
         "POST /v1/models/double/versions/1:predict",
         {"instances": [[1, 2]]},
         {"predictions": [[2.0, 4.0]]},
     ),
-    Case(
+    tfs(
         "the signature by name",
-        TFS,
         DOUBLE,
         {"signature_name": "serving_default", "instances": [[1, 2]]},
         {"predictions": [[2.0, 4.0]]},
     ),
-    Case(
+    tfs(
         "another signature",
-        TFS,
         DOUBLE,
         {"signature_name": "negative", "instances": [[1, 2]]},
         {"predictions": [[-1.0, -2.0]]},
     ),
-    Case("several inputs and outputs", TFS, SUMS, {"instances": ROWS}, {"predictions": SUMS_OUT}),
-    Case("fewest digits", TFS, DOUBLE, {"instances": [[0.1, 0.2]]}, {"predictions": [[0.2, 0.4]]}),
-    Case(
+    tfs("several inputs and outputs", SUMS, {"instances": ROWS}, {"predictions": SUMS_OUT}),
+    tfs("fewest digits", DOUBLE, {"instances": [[0.1, 0.2]]}, {"predictions": [[0.2, 0.4]]}),
+    tfs(
         "many rows",
-        TFS,
         DOUBLE,
         {"instances": [[i, 0] for i in range(100)]},
         {"predictions": [[2.0 * i, 0.0] for i in range(100)]},
     ),
-    Case(
+    tfs(
         "other keys are ignored",
-        TFS,
         DOUBLE,
         {"instances": [[1, 2]], "comment": "hello"},
         {"predictions": [[2.0, 4.0]]},
     ),
     # columns
-    Case(
-        "columns", TFS, DOUBLE, {"inputs": [[1, 2], [3, 4]]}, {"outputs": [[2.0, 4.0], [6.0, 8.0]]}
-    ),
-    Case("columns by name", TFS, DOUBLE, {"inputs": {"x": [[1, 2]]}}, {"outputs": [[2.0, 4.0]]}),
-    Case(
+    tfs("columns", DOUBLE, {"inputs": [[1, 2], [3, 4]]}, {"outputs": [[2.0, 4.0], [6.0, 8.0]]}),
+    tfs("columns by name", DOUBLE, {"inputs": {"x": [[1, 2]]}}, {"outputs": [[2.0, 4.0]]}),
+    tfs(
         "several columns",
-        TFS,
         SUMS,
         {"inputs": {"a": [[1, 2], [0.5, 0]], "b": [3, -1]}},
         {"outputs": {"product": [[3.0, 6.0], [-0.5, 0.0]], "total": [6.0, -0.5]}},
     ),
     # strings
-    Case(
+    tfs(
         "text",
-        TFS,
         NAMED,
         {"instances": ["añb", ""]},
         {"predictions": [{"length": 4, "text": "añb"}, {"length": 0, "text": ""}]},
     ),
-    Case(
+    tfs(
         "text in base64",
-        TFS,
         NAMED,
         {"instances": [b64("ñ".encode())]},
         {"predictions": [{"length": 2, "text": "ñ"}]},
     ),
-    Case(
+    tfs(
         "an object with text in base64",
-        TFS,
         NAMED,
         {"instances": [{"text": b64(b"abc")}]},
         {"predictions": [{"length": 3, "text": "abc"}]},
     ),
-    Case(
+    tfs(
         "bytes come back in base64",
-        TFS,
         BYTES,
         {"instances": [b64(b"\xff\x00")]},
         {"predictions": [b64(b"\xff\x00")]},
     ),
-    Case(
+    tfs(
         "bytes in a column",
-        TFS,
         BYTES,
         {"inputs": {"data": [b64(b"\xfe")]}},
         {"outputs": [b64(b"\xfe")]},
     ),
-    Case("a single value in base64", TFS, BYTES, {"inputs": [b64(b"q")]}, {"outputs": [b64(b"q")]}),
+    tfs("a single value in base64", BYTES, {"inputs": [b64(b"q")]}, {"outputs": [b64(b"q")]}),
     # numbers that are not finite
-    Case(
-        "NaN",
-        TFS,
-        DOUBLE,
-        b'{"instances": [[NaN, 1]]}',
-        lambda a: math.isnan(a["predictions"][0][0]),
-    ),
-    Case(
-        "infinity",
-        TFS,
-        DOUBLE,
-        b'{"instances": [[-Infinity, 1]]}',
-        {"predictions": [[-math.inf, 2.0]]},
+    tfs("NaN", DOUBLE, b'{"instances": [[NaN, 1]]}', lambda a: math.isnan(a["predictions"][0][0])),
+    tfs(
+        "infinity", DOUBLE, b'{"instances": [[-Infinity, 1]]}', {"predictions": [[-math.inf, 2.0]]}
     ),
     # errors
-    Case(
+    tfs(
         "unknown model",
-        TFS,
         "POST /v1/models/nobody:predict",
         {"instances": [1]},
         "Servable not found for request: Latest(nobody)",
         404,
     ),
-    Case(
+    tfs(
         "unknown version",
-        TFS,
         "POST /v1/models/double/versions/9:predict",
         {"instances": [[1, 2]]},
         "Servable not found for request: Specific(double, 9)",
         404,
     ),
-    Case(
-        "unknown signature",
-        TFS,
-        DOUBLE,
-        {"signature_name": "nothing", "instances": [[1, 2]]},
-        "nothing",
+    tfs(
+        "unknown signature", DOUBLE, {"signature_name": "nothing", "instances": [[1, 2]]}, "nothing"
     ),
-    Case(
+    tfs(
         "a signature that is no text",
-        TFS,
         DOUBLE,
         {"signature_name": 3, "instances": [[1, 2]]},
         "signature_name",
     ),
-    Case("no JSON", TFS, DOUBLE, b"instances", "JSON Parse error"),
-    Case("empty body", TFS, DOUBLE, b"", "JSON Parse error"),
-    Case("JSON that breaks off", TFS, DOUBLE, b'{"instances": [[1, 2]', "JSON Parse error"),
-    Case("no object", TFS, DOUBLE, [1, 2], "Is not object"),
-    Case("no inputs", TFS, DOUBLE, {}, "Missing 'inputs' or 'instances' key"),
-    Case(
+    tfs("no JSON", DOUBLE, b"instances", "JSON Parse error"),
+    tfs("empty body", DOUBLE, b"", "JSON Parse error"),
+    tfs("JSON that breaks off", DOUBLE, b'{"instances": [[1, 2]', "JSON Parse error"),
+    tfs("no object", DOUBLE, [1, 2], "Is not object"),
+    tfs("no inputs", DOUBLE, {}, "Missing 'inputs' or 'instances' key"),
+    tfs(
         "rows and columns",
-        TFS,
         DOUBLE,
         {"instances": [[1, 2]], "inputs": [[1, 2]]},
         "expecting only one of 'inputs' or 'instances'",
     ),
-    Case("rows that are no list", TFS, DOUBLE, {"instances": 3}, "list/array"),
-    Case("no rows", TFS, DOUBLE, {"instances": []}, "No values in"),
-    Case("text for a number", TFS, DOUBLE, {"instances": [["1", 2]]}, "is not of expected type"),
-    Case("null", TFS, DOUBLE, {"instances": [[None, 2]]}, "Null"),
-    Case("true for a number", TFS, DOUBLE, {"instances": [[True, 2]]}, ""),
-    Case(
+    tfs("rows that are no list", DOUBLE, {"instances": 3}, "list/array"),
+    tfs("no rows", DOUBLE, {"instances": []}, "No values in"),
+    tfs("text for a number", DOUBLE, {"instances": [["1", 2]]}, "is not of expected type"),
+    tfs("null", DOUBLE, {"instances": [[None, 2]]}, "Null"),
+    tfs("true for a number", DOUBLE, {"instances": [[True, 2]]}, ""),
+    tfs(
         "a fraction for an integer",
-        TFS,
         SUMS,
         {"instances": [{"a": [1, 2], "b": 1.5}]},
         "is not of expected type",
     ),
-    Case("an integer out of range", TFS, SUMS, {"instances": [{"a": [1, 2], "b": 2**40}]}, ""),
-    Case("a number for text", TFS, NAMED, {"instances": [3]}, "is not of expected type: string"),
-    Case("ragged rows", TFS, DOUBLE, {"instances": [[1, 2], [3]]}, "size"),
-    Case("too deep a row", TFS, DOUBLE, {"instances": [[[1, 2]]]}, ""),
-    Case("too short a row", TFS, DOUBLE, {"instances": [[1]]}, ""),
-    Case("a missing input", TFS, SUMS, {"instances": [{"a": [1, 2]}]}, "keys must be equal to: a"),
-    Case("an input too many", TFS, SUMS, {"instances": [{"a": [1, 2], "b": 1, "c": 1}]}, ""),
-    Case("a list for several inputs", TFS, SUMS, {"instances": [[1, 2]]}, "list of objects"),
-    Case(
+    tfs("an integer out of range", SUMS, {"instances": [{"a": [1, 2], "b": 2**40}]}, ""),
+    tfs("a number for text", NAMED, {"instances": [3]}, "is not of expected type: string"),
+    tfs("ragged rows", DOUBLE, {"instances": [[1, 2], [3]]}, "size"),
+    tfs("too deep a row", DOUBLE, {"instances": [[[1, 2]]]}, ""),
+    tfs("too short a row", DOUBLE, {"instances": [[1]]}, ""),
+    tfs("a missing input", SUMS, {"instances": [{"a": [1, 2]}]}, "keys must be equal to: a"),
+    tfs("an input too many", SUMS, {"instances": [{"a": [1, 2], "b": 1, "c": 1}]}, ""),
+    tfs("a list for several inputs", SUMS, {"instances": [[1, 2]]}, "list of objects"),
+    tfs(
         "objects and values",
-        TFS,
         DOUBLE,
         {"instances": [{"x": [1, 2]}, [1, 2]]},
         "Expecting object but got",
     ),
-    Case("a missing column", TFS, SUMS, {"inputs": {"a": [[1, 2]]}}, "Missing named input: b"),
-    Case("a list for several columns", TFS, SUMS, {"inputs": [[1, 2]]}, "object"),
-    Case("columns of different length", TFS, SUMS, {"inputs": {"a": [[1, 2]], "b": [1, 2]}}, ""),
-    Case("broken base64", TFS, BYTES, {"instances": [{"b64": "!"}]}, "base64"),
-    Case(
-        "an object that is no base64", TFS, BYTES, {"instances": [{"data": {"b65": "x"}}]}, "base64"
-    ),
-    Case(
+    tfs("a missing column", SUMS, {"inputs": {"a": [[1, 2]]}}, "Missing named input: b"),
+    tfs("a list for several columns", SUMS, {"inputs": [[1, 2]]}, "object"),
+    tfs("columns of different length", SUMS, {"inputs": {"a": [[1, 2]], "b": [1, 2]}}, ""),
+    tfs("broken base64", BYTES, {"instances": [{"b64": "!"}]}, "base64"),
+    tfs("an object that is no base64", BYTES, {"instances": [{"data": {"b65": "x"}}]}, "base64"),
+    tfs(
         "a value that the graph refuses",
-        TFS,
         DOUBLE,
         {"signature_name": "positive", "instances": [[-1, 2]]},
         "not positive",
     ),
-    Case(
+    tfs(
         "an unknown method",
-        TFS,
         "POST /v1/models/double:explain",
         {"instances": [[1, 2]]},
         "Malformed request: POST /v1/models/double:explain",
     ),
-    Case("prediction by GET", TFS, "GET /v1/models/double:predict", None, "Malformed request: GET"),
-    Case("inference by GET", OWN, "GET /v2/models/double/infer", None, "Not Allowed", 405),
-    Case("an empty column", OWN, BYTES, {"inputs": []}, "at least one row"),
-    Case("invalid UTF-8", OWN, DOUBLE, b'{"instances": ["\xff"]}', "JSON Parse error"),
-    Case("half a surrogate pair", OWN, NAMED, b'{"instances": ["\\ud800"]}', "Unicode"),
-    Case("a hundred thousand lists deep", OWN, DOUBLE, DEEP, "JSON Parse error"),
-    Case(
-        "a number of 10,000 digits",
-        OWN,
-        DOUBLE,
-        b'{"instances": [[' + b"9" * 10_000 + b", 1]]}",
-        "",
-    ),
-    Case("10,000 rows", OWN, DOUBLE, {"instances": [[1, 2]] * 10_000}, "10000 rows", 413),
-    Case("a text of 1 MB", OWN, NAMED, {"instances": ["x" * 1_000_000]}, "1000000", 413),
-    Case("a body of 5 MB", OWN, NAMED, {"instances": ["x" * 5_000_000]}, "a body of", 413),
-    Case("a path out of the folder", OWN, "GET /v1/models/..%2f..%2fetc", None, ""),
-    Case(
+    tfs("prediction by GET", "GET /v1/models/double:predict", None, "Malformed request: GET"),
+    own("inference by GET", "GET /v2/models/double/infer", None, "Not Allowed", 405),
+    own("an empty column", BYTES, {"inputs": []}, "at least one row"),
+    own("invalid UTF-8", DOUBLE, b'{"instances": ["\xff"]}', "JSON Parse error"),
+    own("half a surrogate pair", NAMED, b'{"instances": ["\\ud800"]}', "Unicode"),
+    own("a hundred thousand lists deep", DOUBLE, DEEP, "JSON Parse error"),
+    own("a number of 10,000 digits", DOUBLE, b'{"instances": [[' + b"9" * 10_000 + b", 1]]}", ""),
+    own("10,000 rows", DOUBLE, {"instances": [[1, 2]] * 10_000}, "10000 rows", 413),
+    own("a text of 1 MB", NAMED, {"instances": ["x" * 1_000_000]}, "1000000", 413),
+    own("a body of 5 MB", NAMED, {"instances": ["x" * 5_000_000]}, "a body of", 413),
+    own("a path out of the folder", "GET /v1/models/..%2f..%2fetc", None, ""),
+    own(
         "a version out of the folder",
-        OWN,
         "POST /v1/models/double/versions/..:predict",
         {"instances": [[1, 2]]},
         "",
     ),
-    Case("an unknown path", OWN, "GET /nothing", None, "", 404),
+    own("an unknown path", "GET /nothing", None, "", 404),
     # the Open Inference Protocol v2
-    Case("live", V2, "GET /v2/health/live"),
-    Case("ready", V2, "GET /v2/health/ready"),
-    Case(
-        "the server", V2, "GET /v2", None, lambda a: {"name", "version", "extensions"} <= a.keys()
-    ),
-    Case(
+    v2("live", "GET /v2/health/live"),
+    v2("ready", "GET /v2/health/ready"),
+    v2("the server", "GET /v2", None, lambda a: {"name", "version", "extensions"} <= a.keys()),
+    v2(
         "a model's metadata",
-        V2,
         "GET /v2/models/sums",
         None,
         lambda a: (
@@ -376,19 +319,17 @@ CASES = [
             ]
         ),
     ),
-    Case(
+    v2(
         "a version's metadata",
-        V2,
         "GET /v2/models/sums/versions/1",
         None,
         lambda a: [o["name"] for o in a["outputs"]] == ["product", "total"],
     ),
-    Case("a model is ready", V2, "GET /v2/models/sums/ready"),
-    Case("a version is ready", V2, "GET /v2/models/sums/versions/1/ready"),
-    Case("an unknown model is not ready", V2, "GET /v2/models/nobody/ready", None, "", 404),
-    Case(
+    v2("a model is ready", "GET /v2/models/sums/ready"),
+    v2("a version is ready", "GET /v2/models/sums/versions/1/ready"),
+    v2("an unknown model is not ready", "GET /v2/models/nobody/ready", None, "", 404),
+    v2(
         "infer",
-        V2,
         INFER,
         {"id": "a1", "inputs": [X12]},
         {
@@ -398,24 +339,21 @@ CASES = [
             "outputs": [tensor("y", [1, 2], "FP32", [2.0, 4.0])],
         },
     ),
-    Case("infer without id", V2, INFER, {"inputs": [X12]}, lambda a: "id" not in a),
-    Case(
+    v2("infer without id", INFER, {"inputs": [X12]}, lambda a: "id" not in a),
+    v2(
         "infer with a version",
-        V2,
         "POST /v2/models/double/versions/1/infer",
         {"inputs": [X12]},
         lambda a: a["model_version"] == "1",
     ),
-    Case(
+    v2(
         "nested data",
-        V2,
         INFER,
         {"inputs": [tensor("x", [2, 2], "FP32", [[1, 2], [3, 4]])]},
         lambda a: a["outputs"] == [tensor("y", [2, 2], "FP32", [2.0, 4.0, 6.0, 8.0])],
     ),
-    Case(
+    v2(
         "several tensors",
-        V2,
         INFER_SUMS,
         {"inputs": [tensor("b", [1], "INT32", [3]), tensor("a", [1, 2], "FP32", [1, 2])]},
         lambda a: (
@@ -423,9 +361,8 @@ CASES = [
             == [tensor("product", [1, 2], "FP32", [3.0, 6.0]), tensor("total", [1], "FP32", [6.0])]
         ),
     ),
-    Case(
+    v2(
         "one of the outputs",
-        V2,
         INFER_SUMS,
         {
             "inputs": [tensor("b", [1], "INT32", [3]), tensor("a", [1, 2], "FP32", [1, 2])],
@@ -433,9 +370,8 @@ CASES = [
         },
         lambda a: [o["name"] for o in a["outputs"]] == ["total"],
     ),
-    Case(
+    v2(
         "BYTES",
-        V2,
         "POST /v2/models/named/infer",
         {"inputs": [tensor("text", [2], "BYTES", ["añb", ""])]},
         lambda a: (
@@ -443,62 +379,43 @@ CASES = [
             == [tensor("length", [2], "INT32", [4, 0]), tensor("text", [2], "BYTES", ["añb", ""])]
         ),
     ),
-    Case(
+    own(
         "a signature as a parameter",
-        OWN,
         INFER,
         {"inputs": [X12], "parameters": {"signature_name": "negative"}},
         lambda a: a["outputs"][0]["data"] == [-1.0, -2.0],
     ),
-    Case(
-        "infer with an unknown model",
-        V2,
-        "POST /v2/models/nobody/infer",
-        {"inputs": [X12]},
-        "",
-        404,
-    ),
-    Case(
+    v2("infer with an unknown model", "POST /v2/models/nobody/infer", {"inputs": [X12]}, "", 404),
+    v2(
         "infer with an unknown version",
-        V2,
         "POST /v2/models/double/versions/9/infer",
         {"inputs": [X12]},
         "",
         404,
     ),
-    Case("another datatype", V2, INFER, {"inputs": [tensor("x", [1, 2], "INT32", [1, 2])]}, "FP32"),
-    Case(
+    v2("another datatype", INFER, {"inputs": [tensor("x", [1, 2], "INT32", [1, 2])]}, "FP32"),
+    v2(
         "data that do not fill the shape",
-        V2,
         INFER,
         {"inputs": [tensor("x", [2, 2], "FP32", [1, 2])]},
         "[2, 2]",
     ),
-    Case(
-        "a shape that does not fit",
-        V2,
-        INFER,
-        {"inputs": [tensor("x", [2, 1], "FP32", [1, 2])]},
-        "",
-    ),
-    Case(
-        "a negative shape", V2, INFER, {"inputs": [tensor("x", [-1, 2], "FP32", [1, 2])]}, "shape"
-    ),
-    Case(
+    v2("a shape that does not fit", INFER, {"inputs": [tensor("x", [2, 1], "FP32", [1, 2])]}, ""),
+    v2("a negative shape", INFER, {"inputs": [tensor("x", [-1, 2], "FP32", [1, 2])]}, "shape"),
+    v2(
         "a shape that is no list",
-        V2,
         INFER,
         {"inputs": [{"name": "x", "shape": 3, "datatype": "FP32", "data": [1, 2]}]},
         "Expected the shape of input x to be a list of sizes",
     ),
-    Case("an unknown input", V2, INFER, {"inputs": [tensor("z", [1, 2], "FP32", [1, 2])]}, "z"),
-    Case("a missing tensor", V2, INFER_SUMS, {"inputs": [tensor("b", [1], "INT32", [3])]}, "a"),
-    Case("an unknown output", V2, INFER, {"inputs": [X12], "outputs": [{"name": "z"}]}, "z"),
-    Case("no tensors", V2, INFER, {}, "inputs"),
-    Case("tensors that are no objects", V2, INFER, {"inputs": [1]}, ""),
-    Case("infer without JSON", V2, INFER, b"{", ""),
-    Case("metrics", OWN, "GET /metrics"),
-    Case("metrics where TensorFlow Serving has them", OWN, "GET /monitoring/prometheus/metrics"),
+    v2("an unknown input", INFER, {"inputs": [tensor("z", [1, 2], "FP32", [1, 2])]}, "z"),
+    v2("a missing tensor", INFER_SUMS, {"inputs": [tensor("b", [1], "INT32", [3])]}, "a"),
+    v2("an unknown output", INFER, {"inputs": [X12], "outputs": [{"name": "z"}]}, "z"),
+    v2("no tensors", INFER, {}, "inputs"),
+    v2("tensors that are no objects", INFER, {"inputs": [1]}, ""),
+    v2("infer without JSON", INFER, b"{", ""),
+    own("metrics", "GET /metrics"),
+    own("metrics where TensorFlow Serving has them", "GET /monitoring/prometheus/metrics"),
 ]
 
 
