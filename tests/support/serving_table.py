@@ -58,6 +58,22 @@ def tensor(name: str, shape: list[int], datatype: str, data: list) -> dict[str, 
     return {"name": name, "shape": shape, "datatype": datatype, "data": data}
 
 
+def rows(*instances: Any) -> dict[str, list]:
+    """A request of rows."""
+    return {"instances": [*instances]}
+
+
+def predicted(*outputs: Any) -> dict[str, list]:
+    """The answer to a request of rows."""
+    return {"predictions": [*outputs]}
+
+
+def first_input(answer: Any) -> dict[str, Any]:
+    """The input `a` in metadata."""
+    signatures = answer["metadata"]["signature_def"]["signature_def"]
+    return signatures["serving_default"]["inputs"]["a"]
+
+
 def available(*numbers: str) -> Callable[[Any], bool]:
     """A status in which these versions, and no others, are available."""
     return lambda answer: (
@@ -93,25 +109,14 @@ CASES = [
         None,
         lambda a: (
             a["model_spec"] == {"name": "sums", "signature_name": "", "version": "1"}
-            and a["metadata"]["signature_def"]["signature_def"]["serving_default"]["inputs"]["a"][
-                "dtype"
-            ]
-            == "DT_FLOAT"
+            and first_input(a)["dtype"] == "DT_FLOAT"
         ),
     ),
     tfs(
         "shapes in the metadata",
         "GET /v1/models/sums/versions/1/metadata",
         None,
-        lambda a: (
-            [
-                d["size"]
-                for d in a["metadata"]["signature_def"]["signature_def"]["serving_default"][
-                    "inputs"
-                ]["a"]["tensor_shape"]["dim"]
-            ]
-            == ["-1", "2"]
-        ),
+        lambda a: [d["size"] for d in first_input(a)["tensor_shape"]["dim"]] == ["-1", "2"],
     ),
     tfs("metadata of an unknown model", "GET /v1/models/nobody/metadata", None, "nobody", 404),
     own(
@@ -121,33 +126,28 @@ CASES = [
         lambda a: {"double", "sums"} <= {m["name"] for m in a["models"]},
     ),
     # rows
-    tfs(
-        "rows",
-        DOUBLE,
-        {"instances": [[1, 2], [3.5, -4]]},
-        {"predictions": [[2.0, 4.0], [7.0, -8.0]]},
-    ),
-    tfs("rows as objects", DOUBLE, {"instances": [{"x": [1, 2]}]}, {"predictions": [[2.0, 4.0]]}),
+    tfs("rows", DOUBLE, rows([1, 2], [3.5, -4]), predicted([2.0, 4.0], [7.0, -8.0])),
+    tfs("rows as objects", DOUBLE, rows({"x": [1, 2]}), predicted([2.0, 4.0])),
     tfs(
         "a version",
         "POST /v1/models/double/versions/1:predict",
-        {"instances": [[1, 2]]},
-        {"predictions": [[2.0, 4.0]]},
+        rows([1, 2]),
+        predicted([2.0, 4.0]),
     ),
     tfs(
         "the signature by name",
         DOUBLE,
         {"signature_name": "serving_default", "instances": [[1, 2]]},
-        {"predictions": [[2.0, 4.0]]},
+        predicted([2.0, 4.0]),
     ),
     tfs(
         "another signature",
         DOUBLE,
         {"signature_name": "negative", "instances": [[1, 2]]},
-        {"predictions": [[-1.0, -2.0]]},
+        predicted([-1.0, -2.0]),
     ),
     tfs("several inputs and outputs", SUMS, {"instances": ROWS}, {"predictions": SUMS_OUT}),
-    tfs("fewest digits", DOUBLE, {"instances": [[0.1, 0.2]]}, {"predictions": [[0.2, 0.4]]}),
+    tfs("fewest digits", DOUBLE, rows([0.1, 0.2]), predicted([0.2, 0.4])),
     tfs(
         "many rows",
         DOUBLE,
@@ -158,7 +158,7 @@ CASES = [
         "other keys are ignored",
         DOUBLE,
         {"instances": [[1, 2]], "comment": "hello"},
-        {"predictions": [[2.0, 4.0]]},
+        predicted([2.0, 4.0]),
     ),
     # columns
     tfs("columns", DOUBLE, {"inputs": [[1, 2], [3, 4]]}, {"outputs": [[2.0, 4.0], [6.0, 8.0]]}),
@@ -173,27 +173,17 @@ CASES = [
     tfs(
         "text",
         NAMED,
-        {"instances": ["añb", ""]},
-        {"predictions": [{"length": 4, "text": "añb"}, {"length": 0, "text": ""}]},
+        rows("añb", ""),
+        predicted({"length": 4, "text": "añb"}, {"length": 0, "text": ""}),
     ),
-    tfs(
-        "text in base64",
-        NAMED,
-        {"instances": [b64("ñ".encode())]},
-        {"predictions": [{"length": 2, "text": "ñ"}]},
-    ),
+    tfs("text in base64", NAMED, rows(b64("ñ".encode())), predicted({"length": 2, "text": "ñ"})),
     tfs(
         "an object with text in base64",
         NAMED,
-        {"instances": [{"text": b64(b"abc")}]},
-        {"predictions": [{"length": 3, "text": "abc"}]},
+        rows({"text": b64(b"abc")}),
+        predicted({"length": 3, "text": "abc"}),
     ),
-    tfs(
-        "bytes come back in base64",
-        BYTES,
-        {"instances": [b64(b"\xff\x00")]},
-        {"predictions": [b64(b"\xff\x00")]},
-    ),
+    tfs("bytes come back in base64", BYTES, rows(b64(b"\xff\x00")), predicted(b64(b"\xff\x00"))),
     tfs(
         "bytes in a column",
         BYTES,
@@ -203,21 +193,19 @@ CASES = [
     tfs("a single value in base64", BYTES, {"inputs": [b64(b"q")]}, {"outputs": [b64(b"q")]}),
     # numbers that are not finite
     tfs("NaN", DOUBLE, b'{"instances": [[NaN, 1]]}', lambda a: math.isnan(a["predictions"][0][0])),
-    tfs(
-        "infinity", DOUBLE, b'{"instances": [[-Infinity, 1]]}', {"predictions": [[-math.inf, 2.0]]}
-    ),
+    tfs("infinity", DOUBLE, b'{"instances": [[-Infinity, 1]]}', predicted([-math.inf, 2.0])),
     # errors
     tfs(
         "unknown model",
         "POST /v1/models/nobody:predict",
-        {"instances": [1]},
+        rows(1),
         "Servable not found for request: Latest(nobody)",
         404,
     ),
     tfs(
         "unknown version",
         "POST /v1/models/double/versions/9:predict",
-        {"instances": [[1, 2]]},
+        rows([1, 2]),
         "Servable not found for request: Specific(double, 9)",
         404,
     ),
@@ -243,34 +231,26 @@ CASES = [
     ),
     tfs("rows that are no list", DOUBLE, {"instances": 3}, "list/array"),
     tfs("no rows", DOUBLE, {"instances": []}, "No values in"),
-    tfs("text for a number", DOUBLE, {"instances": [["1", 2]]}, "is not of expected type"),
-    tfs("null", DOUBLE, {"instances": [[None, 2]]}, "Null"),
-    tfs("true for a number", DOUBLE, {"instances": [[True, 2]]}, ""),
+    tfs("text for a number", DOUBLE, rows(["1", 2]), "is not of expected type"),
+    tfs("null", DOUBLE, rows([None, 2]), "Null"),
+    tfs("true for a number", DOUBLE, rows([True, 2]), ""),
     tfs(
-        "a fraction for an integer",
-        SUMS,
-        {"instances": [{"a": [1, 2], "b": 1.5}]},
-        "is not of expected type",
+        "a fraction for an integer", SUMS, rows({"a": [1, 2], "b": 1.5}), "is not of expected type"
     ),
-    tfs("an integer out of range", SUMS, {"instances": [{"a": [1, 2], "b": 2**40}]}, ""),
-    tfs("a number for text", NAMED, {"instances": [3]}, "is not of expected type: string"),
-    tfs("ragged rows", DOUBLE, {"instances": [[1, 2], [3]]}, "size"),
-    tfs("too deep a row", DOUBLE, {"instances": [[[1, 2]]]}, ""),
-    tfs("too short a row", DOUBLE, {"instances": [[1]]}, ""),
-    tfs("a missing input", SUMS, {"instances": [{"a": [1, 2]}]}, "keys must be equal to: a"),
-    tfs("an input too many", SUMS, {"instances": [{"a": [1, 2], "b": 1, "c": 1}]}, ""),
-    tfs("a list for several inputs", SUMS, {"instances": [[1, 2]]}, "list of objects"),
-    tfs(
-        "objects and values",
-        DOUBLE,
-        {"instances": [{"x": [1, 2]}, [1, 2]]},
-        "Expecting object but got",
-    ),
+    tfs("an integer out of range", SUMS, rows({"a": [1, 2], "b": 2**40}), ""),
+    tfs("a number for text", NAMED, rows(3), "is not of expected type: string"),
+    tfs("ragged rows", DOUBLE, rows([1, 2], [3]), "size"),
+    tfs("too deep a row", DOUBLE, rows([[1, 2]]), ""),
+    tfs("too short a row", DOUBLE, rows([1]), ""),
+    tfs("a missing input", SUMS, rows({"a": [1, 2]}), "keys must be equal to: a"),
+    tfs("an input too many", SUMS, rows({"a": [1, 2], "b": 1, "c": 1}), ""),
+    tfs("a list for several inputs", SUMS, rows([1, 2]), "list of objects"),
+    tfs("objects and values", DOUBLE, rows({"x": [1, 2]}, [1, 2]), "Expecting object but got"),
     tfs("a missing column", SUMS, {"inputs": {"a": [[1, 2]]}}, "Missing named input: b"),
     tfs("a list for several columns", SUMS, {"inputs": [[1, 2]]}, "object"),
     tfs("columns of different length", SUMS, {"inputs": {"a": [[1, 2]], "b": [1, 2]}}, ""),
-    tfs("broken base64", BYTES, {"instances": [{"b64": "!"}]}, "base64"),
-    tfs("an object that is no base64", BYTES, {"instances": [{"data": {"b65": "x"}}]}, "base64"),
+    tfs("broken base64", BYTES, rows({"b64": "!"}), "base64"),
+    tfs("an object that is no base64", BYTES, rows({"data": {"b65": "x"}}), "base64"),
     tfs(
         "a value that the graph refuses",
         DOUBLE,
@@ -280,7 +260,7 @@ CASES = [
     tfs(
         "an unknown method",
         "POST /v1/models/double:explain",
-        {"instances": [[1, 2]]},
+        rows([1, 2]),
         "Malformed request: POST /v1/models/double:explain",
     ),
     tfs("prediction by GET", "GET /v1/models/double:predict", None, "Malformed request: GET"),
@@ -291,13 +271,13 @@ CASES = [
     own("a hundred thousand lists deep", DOUBLE, DEEP, "JSON Parse error"),
     own("a number of 10,000 digits", DOUBLE, b'{"instances": [[' + b"9" * 10_000 + b", 1]]}", ""),
     own("10,000 rows", DOUBLE, {"instances": [[1, 2]] * 10_000}, "10000 rows", 413),
-    own("a text of 1 MB", NAMED, {"instances": ["x" * 1_000_000]}, "1000000", 413),
-    own("a body of 5 MB", NAMED, {"instances": ["x" * 5_000_000]}, "a body of", 413),
+    own("a text of 1 MB", NAMED, rows("x" * 1_000_000), "1000000", 413),
+    own("a body of 5 MB", NAMED, rows("x" * 5_000_000), "a body of", 413),
     own("a path out of the folder", "GET /v1/models/..%2f..%2fetc", None, ""),
     own(
         "a version out of the folder",
         "POST /v1/models/double/versions/..:predict",
-        {"instances": [[1, 2]]},
+        rows([1, 2]),
         "",
     ),
     own("an unknown path", "GET /nothing", None, "", 404),
