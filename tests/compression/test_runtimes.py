@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from compressing import compress
 from conformance import to_numpy
+from slow_cases import slow_but
 
 from keras_tnattn.compression.calibration import Statistics
 from keras_tnattn.compression.formats import candidates_for
@@ -90,7 +91,7 @@ def test_zeros_are_left_out_where_products_take_none():
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="writes files on TensorFlow")
 @pytest.mark.filterwarnings("ignore")  # of converters
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("runtime", slow_but(["litert", "onnxruntime"], RUNTIMES))
 def test_the_file_is_about_as_small_as_the_report(runtime, tmp_path):
     pytest.importorskip(MODULES[runtime])
     keras.utils.set_random_seed(0)
