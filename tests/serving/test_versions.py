@@ -1,3 +1,4 @@
+import os
 import shutil
 import threading
 
@@ -43,6 +44,9 @@ def test_a_new_version_takes_over_and_a_removed_one_goes(folder):
 def test_a_version_whose_files_change_is_loaded_again(folder, tmp_path_factory):
     other = write(tmp_path_factory.mktemp("other"), 1, 5.0)
     with in_thread(folder.parent) as (url, inference):
+        former = inference.repository.versions("m")[0]
+        os.utime(folder / "1/saved_model.pb", (1, 1))  # nothing else changes
+        wait_for(lambda: former.loaded is None)
         first = inference.repository.versions("m")[0]
         shutil.copytree(other, folder / "1", dirs_exist_ok=True)
         seen = set()

@@ -43,7 +43,7 @@ def test_form_table():
     )
 
 
-@pytest.mark.parametrize("num_rows", [1, 7, 20_000, 20_011])
+@pytest.mark.parametrize("num_rows", [1, 7, 12, 20_000, 20_011])
 @pytest.mark.parametrize("num_factors", [1, 2, 3, 4])
 def test_row_factors_cover_the_rows_and_none_can_be_less(num_rows, num_factors):
     factors = tt_table.row_factors(num_rows, num_factors)
@@ -60,6 +60,8 @@ def test_blocks_depend_on_the_number_of_ids():
     assert sum(few) == sum(many) == 3
     assert few == (1, 1, 1)
     assert many == (3,)  # the whole table
+    # The last block is only looked up.
+    assert tt_table.row_blocks((4, 16, 16), (4, 2, 1), (2, 2), 1024) == (3,)
 
 
 def test_a_table_of_these_ranks_is_found_again():
@@ -81,6 +83,12 @@ def test_weights_lower_the_weighted_error_that_is_stated():
     cores, stated = tt_table.table_to_tt(table, ROWS, COLUMNS, tt_ranks=4, row_weights=weights)
     np.testing.assert_allclose(stated, weighted(cores), rtol=1e-6)
     assert weighted(cores) < 0.9 * weighted(plain)
+
+
+def test_the_order_has_the_direction_of_the_largest_feature():
+    along = np.array([-9, 1.5, 2, -0.5, 3, 1])
+    order = tt_table.similarity_order(np.outer(along, [0.5, 1.0]))
+    np.testing.assert_array_equal(order, along.argsort())
 
 
 def test_similar_rows_become_neighbors():
