@@ -731,6 +731,24 @@ def test_labels_are_mixed_into_probabilities_only(activation, labels):
         result.heal(IDS if labels is None else (IDS, labels), label_weight=0.5)
 
 
+def test_the_loss_of_healing_has_labels_and_hidden_layers():
+    hidden, scores = keras.layers.Dense(16, name="hidden"), keras.layers.Dense(3, "softmax")
+    model = keras.Sequential([keras.Input((12,)), hidden, scores])
+    rows, labels = np.random.default_rng(0).normal(size=(64, 12)), np.arange(64) % 3
+    result = compress(model, target=1.3, bits=32, data=rows)
+    p, q = to_numpy(model(rows)), to_numpy(result.model(rows))
+    h, g = to_numpy(hidden(rows)), to_numpy(result.model.layers[0](rows))
+    mixed = 0.75 * p + 0.25 * np.eye(3)[labels]
+    for data, options, part, targets in (
+        ((rows, labels), {"label_weight": 0.25}, 0.0, mixed),
+        (rows, {"outputs": "hidden"}, np.mean((h - g) ** 2) / np.mean(h**2), p),
+    ):
+        options |= {"learning_rate": 1e-9, "batch_size": 64, "loss": "kl_divergence"}
+        (loss,) = result.heal(data, **options)
+        divergence = (targets * np.log(targets / q)).sum(axis=-1).mean()
+        assert loss == pytest.approx(divergence + part, rel=1e-3)
+
+
 def test_healing_uses_no_dropout():
     inputs = keras.Input((64,))
     x = keras.layers.Dropout(0.9)(keras.layers.Dense(64, "relu")(inputs))
