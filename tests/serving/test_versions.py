@@ -59,6 +59,18 @@ def test_a_version_whose_files_change_is_loaded_again(folder, tmp_path_factory):
         assert answer(url) == 5.0  # what cannot be loaded replaces nothing
 
 
+def test_a_version_that_returns_while_it_is_used_stays(folder):
+    repository = repository_module.Repository(folder.parent, 1, 8)
+    repository.refresh()
+    with repository.use("m") as version:
+        (folder / "1").rename(folder / "aside")
+        repository.refresh()
+        assert version.state is repository_module.State.UNLOADING
+        (folder / "aside").rename(folder / "1")
+        repository.refresh()
+        assert repository.find("m") is version
+
+
 def test_the_newest_versions_are_served_together(folder):
     write(folder, 2, 2.0)
     write(folder, 3, 3.0)
