@@ -236,7 +236,7 @@ def test_no_script_hides_a_standard_module(folder):
 PRIVATE_NAMES_OF_KERAS = {
     "compression/inventory.py": {"_functional", "_layers"},  # lists of the layers that it lists
     "compression/replacing.py": {"_inbound_nodes", "_outbound_nodes"},  # where a layer is used
-    "export/signatures.py": {"_endpoint_names", "_tf_trackable"},  # of an archive and its weights
+    "export/signatures.py": {"_tf_trackable"},  # second copies of the weights of an export
     "export/tracing.py": {"_flatten_layers"},
     "storage/integer_kernels.py": {"_tracker"},  # weights of LoRA are added to a built layer
 }
