@@ -445,11 +445,12 @@ def test_logits_are_healed_by_their_divergence():
 
 @pytest.mark.parametrize("known", [True, False])
 def test_the_learning_rate_of_healing(known, monkeypatch):
-    rates = []
+    rates, rows = [], []
     train = keras.Model.train_on_batch
 
     def noting(self, *arguments, **options):
         rates.append(float(self.optimizer.learning_rate))
+        rows.append(arguments[0])
         return train(self, *arguments, **options)
 
     monkeypatch.setattr(keras.Model, "train_on_batch", noting)
@@ -458,6 +459,9 @@ def test_the_learning_rate_of_healing(known, monkeypatch):
         result.heal(IDS, epochs=2, batch_size=2, learning_rate=0.01)
         expected = [0.005, *(0.01 * min(1, (40 - step) / 38) for step in range(1, 40))]
         assert rates[-1] < 0.001
+        for epoch in np.split(np.concatenate(rows), 2):  # all rows, in an order of its own
+            assert sorted(map(tuple, epoch)) == sorted(map(tuple, IDS))
+            assert (epoch != IDS).any()
     else:
 
         class Unknown:

@@ -94,8 +94,10 @@ class TestCorpus:
             assert part.num_documents == len(documents[name])
             assert part.num_bytes == len(part.ids) - part.num_documents
         assert list(map(len, documents.values())) == [24, 3, 3]
-        whole = {text for texts in documents.values() for text in texts}
-        assert whole == set(corpus.read_text().split("\n\n"))
+        lines = corpus.read_text().split("\n\n")
+        assert {text for texts in documents.values() for text in texts} == set(lines)
+        for texts in documents.values():
+            assert texts == [line for line in lines if line in texts]  # neighbors stay so
         assert data.openings(18, count=3) == [text[:18] for text in documents["test"]]
 
     def test_json_lines_and_files(self, tmp_path):
