@@ -185,14 +185,14 @@ class CompressionResult:
         """Returns what makes a healed model worse, or nothing."""
         former = self.report.metric_after
         if metric is not None and former is not None:
-            change = f"lower the metric from {former:.4f} to {metric:.4f}"
+            change = f"lower the metric from {former:.6g} to {metric:.6g}"
             return change if metric < former else ""
         former = self.report.error
         # Labels, and a loss of one's own, ask for something else than the original's outputs.
         own = how.loss is not None or how.label_weight > 0
         if own or error is None or former is None or error <= former:
             return ""
-        return f"raise the error of the outputs from {former:.4f} to {error:.4f}"
+        return f"raise the error of the outputs from {former:.6g} to {error:.6g}"
 
     def _check(self, example: Any) -> None:
         """Calls the finished model, and measures its error and metric."""

@@ -131,6 +131,8 @@ def heal(
             if not student.compiled:
                 losses_of_outputs = _losses(how, targets)
                 student.compile(optimizer, losses_of_outputs, run_eagerly=student.run_eagerly)
+                # Or TensorFlow traces the first step twice.
+                optimizer.build(student.trainable_variables)
             if steps:
                 rise, fall = (step + 1) / (0.05 * steps), (steps - step) / (0.95 * steps)
                 optimizer.learning_rate = rate * min(1.0, rise, fall)

@@ -530,7 +530,7 @@ def test_a_promise_is_printed_and_recorded(tmp_path, capsys):
     assert main(command) == 0
     results = json.loads((tmp_path / "model-compressed" / "results.json").read_text())
     count = results["promise"]["count"]
-    assert (results["promise"]["max_flips"], count["confidence"], count["rows"]) == (0.1, 0.9, 40)
+    assert (results["promise"]["limit"], count["confidence"], count["rows"]) == (0.1, 0.9, 40)
     assert f"{count['flips']} of 40 rows held back" in capsys.readouterr().out
 
 
