@@ -22,7 +22,7 @@ from keras_tnattn.export.onnx_convolutions import (
     numbers_of,
     write_integers,
 )
-from keras_tnattn.export.onnx_kernels import AGAIN, MatrixWriter, has_even_rows
+from keras_tnattn.export.onnx_kernels import AGAIN, MatrixWriter
 from keras_tnattn.export.running import is_fast, onnx_runner
 from keras_tnattn.export.tracing import Traced, as_function, quiet, unique_names
 from keras_tnattn.storage.integer_groups import pack
@@ -48,48 +48,34 @@ class OnnxFile:
         self._model, self.restored = model, dict[str, str]()
         self._numbers: dict[str, Numbers] = {}
         self._row, self._slow, self._kernels = list[np.ndarray](), set[str](), set[str]()
-        self._even = set[str]()
         # As bytes, because each copy shares its constants with the message that it is made from.
-        self._converted = ir.to_proto(_converted(model)).SerializeToString()
+        file = _converted(model)
+        passes.ShapeInferencePass()(file)
+        self._converted = _content(file)
 
     def calibrate(self, batches: Sequence[Any]) -> set[str]:
         """Lets convolutions compute with integers, where that is fast, in ranges of rows of data.
-
-        Products with 8 bits take rows as they are, where those of the data have even sizes.
 
         Args:
             batches: Inputs of the model.
 
         Returns:
-            The names of the kernels of convolutions.
+            The names of the kernels.
         """
-        file = ir.from_proto(onnx.load_model_from_string(self._converted))
-        found = self._convolutions(file)
-        matrices = set(map(_node, self._model.matrices))
-        products: list[Any] = [node for node in file.graph if node.op_type == "MatMul"]
-        factors = {str(node.inputs[0].name) for node in products} - matrices
-        if not batches or not (found or (matrices and factors)):
+        content = onnx.load_model_from_string(self._converted)
+        found = self._convolutions(ir.from_proto(content))
+        if not found or not batches:
             return set()
         few = self._filled(self._model.matrices)[0]
         names = {value.name for x in found for value in (x.source, x.end)}
-        self._even = factors
         tensors = [*few.graph.inputs, *(x for node in few.graph for x in node.outputs)]
-        values = {str(x.name): x for x in tensors if x.name in names | self._even}
-        self._even &= values.keys()
+        values = {str(x.name): x for x in tensors if x.name in names}
         few.graph.outputs[:] = values.values()
         run = onnx_runner(_content(few))
         rows = list(_few_rows(batches))
-
-        def observed() -> Iterator[dict[str, np.ndarray]]:
-            for row in rows:
-                arrays = dict(zip(values, run(row), strict=True))
-                self._even = {name for name in self._even if has_even_rows(arrays[name])}
-                yield {name: array for name, array in arrays.items() if name in names}
-
-        self._numbers = numbers_of(observed())
-        if found:
-            self._kernels, self._row = {x.name for x in found}, rows[0]
-            self.keeps_fast(())
+        self._numbers = numbers_of(dict(zip(values, run(x), strict=True)) for x in rows)
+        self._kernels, self._row = {x.name for x in found}, rows[0]
+        self.keeps_fast(())
         return self._kernels
 
     def keeps_fast(self, exact: Collection[str]) -> bool:
@@ -123,7 +109,7 @@ class OnnxFile:
         file.ir_version = _IR_VERSION
         file.opset_imports.update({"": _OPSET, "com.microsoft": 1})
         by_name = {value.name: value for value in file.graph.inputs}
-        writer = MatrixWriter(file.graph, file.graph.inputs[len(self._model.inputs) :], self._even)
+        writer = MatrixWriter(file.graph, file.graph.inputs[len(self._model.inputs) :])
         for name, array in self._model.weights.items():
             by_name[_node(name)].replace_all_uses_with(writer.constant(array))
         found = self._convolutions(file) if self._numbers else []

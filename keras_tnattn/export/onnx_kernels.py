@@ -12,11 +12,10 @@ What reads a matrix and its number of entries decide upon the form:
 | `Gather` | any, rows of 16 and more | 4 or 8 bits | `GatherBlockQuantized` |
 | others | any | up to 8 bits | integers that are restored when the file is loaded |
 
-Smaller products are faster with floats. The first four round their inputs to 8 bits, by row, in
-blocks or, of an LSTM, by step; those by `MatMulNBits` of up to 4 bits can also be exact, and all
-others are. Integers of 3 bits are stored as 4, those of 6 as 8. `DynamicQuantizeMatMul` has one
-scale for all rows of a call; so each row is first divided by its largest number, where those of the
-data differ much.
+Smaller products are faster with floats. The first four round their inputs to 8 bits, by row or in
+blocks; those by `MatMulNBits` of up to 4 bits can also be exact, and all others are. Integers of 3
+bits are stored as 4, those of 6 as 8. `DynamicQuantizeLSTM` has one scale for all rows and steps of
+a call, so that it takes only inputs whose sizes weights bound, such as those from a table.
 """
 
 import math
@@ -40,6 +39,17 @@ _FEW = 256
 # Whether `MatMulNBits` rounds its inputs. Exact products of more than 4 bits are slow.
 _EXACT, _ROUNDED = 0, 4
 AGAIN = "rounded again, to 8 bits with a scale for each unit"
+# Operations whose outputs weights bound, and those that only move numbers, or choose among them.
+_BOUNDED = ("LSTM", "DynamicQuantizeLSTM", "GRU", "Tanh", "Sigmoid", "Softmax")
+_MOVING: tuple[str, ...] = (
+    "Gather",
+    "Identity",
+    "Reshape",
+    "ReverseSequence",
+    "Slice",
+    "Transpose",
+)
+_MOVING += ("Squeeze", "Unsqueeze")
 _POSITIVE = ("Relu", "Sigmoid", "Softmax", "Softplus")
 # A row whose largest number is smaller is divided by this.
 _TINY = np.float32(1e-30)
@@ -120,13 +130,10 @@ class MatrixWriter:
     Args:
         graph: The graph. Graphs inside it may read its matrices.
         weights: The inputs of the graph that stand for weights.
-        even: The names of tensors whose rows have numbers of about one size.
     """
 
-    def __init__(
-        self, graph: ir.Graph, weights: Sequence[ir.Value] = (), even: Collection[str] = ()
-    ) -> None:
-        self.graph, self._weights, self._even = graph, set(weights), set(even)
+    def __init__(self, graph: ir.Graph, weights: Sequence[ir.Value] = ()) -> None:
+        self.graph, self._weights = graph, set(weights)
         self.restored: dict[str, str] = {}
         self._is_rounded_again = False
         self._rows: dict[tuple[Any, Any], tuple[ir.Value, ir.Value]] = {}
@@ -198,7 +205,7 @@ class MatrixWriter:
         nodes: list[Any] = [x for x in self.graph.all_nodes() if x.op_type == "LSTM"]
         for node in nodes:
             kernels = {names[x] for x in _sources(node.inputs[1]) & names.keys()}
-            if not kernels or kernels & set(exact):
+            if not kernels or kernels & set(exact) or not self._is_bounded(node.inputs[0]):
                 continue
             shapes = [x.producer().inputs[1].const_value.numpy() for x in node.inputs[1:3]]
             if sum(int(np.prod(shape)) for shape in shapes) < _BY_COLUMN:
@@ -217,6 +224,19 @@ class MatrixWriter:
             node.graph.remove(node, safe=True)
             rounding |= kernels
         return rounding
+
+    def _is_bounded(self, value: ir.Value | None) -> bool:
+        """Whether weights bound the numbers of a tensor, whatever the inputs of the graph are."""
+        maker = None if value is None else value.producer()
+        if maker is None or maker.op_type in _BOUNDED:
+            return maker is not None or self._is_of_weights(value)
+        if maker.op_type in _MOVING:
+            return self._is_bounded(maker.inputs[0])
+        if maker.op_type == "MatMul" and not self._is_of_weights(maker.inputs[1]):
+            return False
+        if maker.op_type in ("MatMul", "Add", "Concat"):
+            return all(map(self._is_bounded, maker.inputs))
+        return self._is_of_weights(value)
 
     def _by_unit(self, node: Any, kernel: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
         """Returns 8 bits `(1, I, 4 H)` of a kernel `(1, 4 H, I)`, with scales and zeros."""
@@ -246,11 +266,10 @@ class MatrixWriter:
                 arrays = ((x.astype("int16") - 128).astype("int8") for x in (view[0], view[2][0]))
                 numbers, zeros = map(self.constant, arrays)
                 return self._by_column(node, numbers, view.scales[0], zeros)
-            shape = node.inputs[0].shape
-            # Sequences, whose shape the converter may have lost, have many rows.
-            is_matrix = shape is not None and len(shape) <= 2
-            is_slow = not is_matrix or rows * columns < _BLOCKED or _block(run, rows) is None
-            if is_slow and matrix.axis == 0:  # the integers of a table are those of its lookups
+            is_slow = rows * columns < _BLOCKED or _block(run, rows) is None
+            if (
+                is_slow or _are_steps(node.inputs[0])
+            ) and matrix.axis == 0:  # the integers of a table are those of its lookups
                 return self._rounded_again(node, view)
         block = _block(run, rows)
         if rows * columns < _BLOCKED:
@@ -296,11 +315,8 @@ class MatrixWriter:
         self, node: Any, numbers: ir.Value, scales: np.ndarray, zeros: ir.Value
     ) -> ir.Value:
         x, key = node.inputs[0], (node.inputs[0], node.graph)
-        operands = (numbers, self.constant(scales), zeros)
-        if x.name in self._even:
-            biases = map(self.constant, _added(node, len(scales)))
-            return self._dynamic(node, x, *operands, *biases)
         if key not in self._rows:
+            # One scale for all inputs is coarse. The largest number of each row becomes 1.
             producer, axis = x.producer(), self.constant(np.array([-1]))
             positive = producer is not None and producer.op_type in _POSITIVE
             sizes = x if positive else self.add(node, "Abs", x)
@@ -309,10 +325,16 @@ class MatrixWriter:
             inverse = self.add(node, "Reciprocal", size)
             self._rows[key] = (self.add(node, "Mul", x, inverse), size)
         normalized, size = self._rows[key]
-        return self.add(node, "Mul", self._dynamic(node, normalized, *operands), size)
-
-    def _dynamic(self, node: Any, *inputs: ir.Value) -> ir.Value:
-        return self.add(node, "DynamicQuantizeMatMul", *inputs, domain="com.microsoft")
+        product = self.add(
+            node,
+            "DynamicQuantizeMatMul",
+            normalized,
+            numbers,
+            self.constant(scales),
+            zeros,
+            domain="com.microsoft",
+        )
+        return self.add(node, "Mul", product, size)
 
     def _lookup(self, node: Any, view: _View, bits: int) -> ir.Value | str:
         """Writes a lookup of rows of integers, or returns why there is no operation for it."""
@@ -378,32 +400,17 @@ class MatrixWriter:
         return self.first("Gather", self.constant(different), indices)
 
 
-def has_even_rows(array: np.ndarray) -> bool:
-    """Whether the largest numbers of rows are half as large as the largest of all, on average."""
-    largest = np.abs(array).reshape(-1, array.shape[-1]).max(axis=1)
-    return bool(largest.mean() >= largest.max() / 2)
-
-
-def _added(node: Any, size: int) -> list[np.ndarray]:
-    """Takes the addition of a bias away that follows a product, and returns the bias."""
-    value, shape = node.outputs[0], [size]
-    while len(value.uses()) == 1 and not value.is_graph_output():
-        follower, position = value.uses()[0]
-        others = [x for n, x in enumerate(follower.inputs) if n != position]
-        if follower.graph is not node.graph or len(others) != 1:
-            break
-        constant = ir.convenience.get_const_tensor(others[0])
-        numbers = np.empty(0) if constant is None else constant.numpy()
-        if follower.op_type == "Reshape" and numbers.size:
-            value, shape = follower.outputs[0], numbers.tolist()
-            continue
-        is_bias = follower.op_type == "Add" and numbers.size == size
-        if not is_bias or [*numbers.shape] != shape[-numbers.ndim :]:
-            break
-        follower.outputs[0].replace_all_uses_with(value, replace_graph_outputs=True)
-        follower.graph.remove(follower, safe=True)
-        return [numbers.ravel()]
-    return []
+def _are_steps(value: Any) -> bool:
+    """Whether rows are, or may be, the steps of sequences, of which there are many."""
+    while value.shape is not None and len(value.shape) <= 2:
+        maker = value.producer()
+        if maker is None or not maker.inputs:
+            return False
+        whole = maker.inputs[0].shape
+        if whole is not None and len(whole) > 2:  # else it can be a mean over steps
+            return maker.op_type == "Reshape" and whole[-1] == value.shape[-1]
+        value = maker.inputs[0]
+    return True
 
 
 def _run(view: _View, axis: int) -> int:
