@@ -85,7 +85,7 @@ class Chooser:
 
         def accepts(factor: float, choice: Choice) -> bool:
             total = total_of(choice)
-            tell("%.3g times smaller: %.4g of %d rows change", factor, total, rows)
+            tell("%.3g times smaller: a mean change of %.3g of %d rows", factor, total / rows, rows)
             tried.append((self.size(choice), total, choice))
             return goal.count(total, rows).bound <= goal.limit
 

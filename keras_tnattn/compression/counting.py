@@ -127,7 +127,7 @@ class MeanChange:
 
 
 _SENTENCES = {
-    "max_flips": "at most {:.6%} of inputs like the data get another top class",
+    "max_flips": "at most a share of {:.6g} of inputs like the data gets another top class",
     "max_change": "the outputs for inputs like the data change by at most {:.6g} on average",
 }
 
@@ -161,17 +161,21 @@ class CountedRows:
         model: The original model.
         inputs: Arrays of equally many rows.
         batch_size: Rows per batch.
-        change: What is counted of a row.
+        goal: What is counted of a row, a `keras_tnattn.compression.goals.Promising`.
     """
 
-    def __init__(self, model: keras.Model, inputs: Any, batch_size: int, change: Change) -> None:
-        self.rows, self.change = number_of_rows(inputs), change
+    def __init__(self, model: keras.Model, inputs: Any, batch_size: int, goal: Any) -> None:
+        self.rows, self.goal = number_of_rows(inputs), goal
         self.batches = [
             keras.tree.map_structure(lambda x, start=start: x[start : start + batch_size], inputs)
             for start in range(0, self.rows, batch_size)
         ]
-        with data_errors():
-            self.outputs = [outputs_of(model, batch) for batch in self.batches]
+        self.outputs = []
+        for batch in self.batches:
+            with data_errors():
+                outputs = outputs_of(model, batch)
+            goal.check_outputs(outputs)
+            self.outputs.append(goal.noted(outputs))
 
     def total(self, predict: Callable[[Any], Sequence[Any]]) -> float:
         """Returns the sum of the changes of all rows.
@@ -181,14 +185,14 @@ class CountedRows:
         """
         total = 0.0
         for batch, before in zip(self.batches, self.outputs, strict=True):
-            after = predict(batch)
+            after = self.goal.noted(predict(batch))
             shapes = [[np.shape(output) for output in outputs] for outputs in (before, after)]
             if shapes[0] != shapes[1]:
                 raise ValueError(
                     "Expected predictions of the shapes of the model's outputs, "
                     f"{shapes[0]}. Received: {shapes[1]}"
                 )
-            changes = np.asarray(self.change(before, after), "float64")
+            changes = np.asarray(self.goal.changes(before, after), "float64")
             if changes.shape != (len(before[0]),) or not ((changes >= 0) & (changes <= 1)).all():
                 raise ValueError(
                     "Expected a change in [0, 1] of each row. Received: changes of shape "
@@ -196,11 +200,6 @@ class CountedRows:
                 )
             total += float(changes.sum())
         return total
-
-
-def flips(before: Sequence[Any], after: Sequence[Any]) -> np.ndarray:
-    """Returns 1 for each row that gets another top class at any position, and else 0."""
-    return (top_classes(after) != top_classes(before)).any(axis=1)
 
 
 def relative_change(before: Sequence[Any], after: Sequence[Any]) -> np.ndarray:

@@ -20,9 +20,9 @@ from keras_tnattn.compression.counting import (
     FlipCount,
     MeanChange,
     check_classes,
-    flips,
     mean_bound,
     relative_change,
+    top_classes,
     upper_bound,
 )
 from keras_tnattn.compression.formats import FORMATS
@@ -112,7 +112,7 @@ class Promising(abc.ABC):
 
     limit: float
     confidence: float = 0.95
-    change: Change = flips
+    change: Change = relative_change
     name: ClassVar[str] = ""
 
     @property
@@ -130,6 +130,14 @@ class Promising(abc.ABC):
     @abc.abstractmethod
     def check_outputs(self, outputs: Sequence[np.ndarray]) -> None:
         """Raises `ValueError` if no change can be counted of such outputs."""
+
+    def noted(self, outputs: Sequence[Any]) -> list[Any]:
+        """Returns what is kept of a batch of outputs."""
+        return list(outputs)
+
+    def changes(self, before: list[Any], after: list[Any]) -> np.ndarray:
+        """Returns what is counted of each row, in [0, 1]."""
+        return self.change(before, after)
 
     @abc.abstractmethod
     def count(self, total: float, rows: int) -> FlipCount | MeanChange:
@@ -160,6 +168,12 @@ class FewFlips(Promising):
         for array in outputs:
             check_classes(array)
 
+    def noted(self, outputs: Sequence[Any]) -> list[Any]:
+        return [top_classes(outputs)]
+
+    def changes(self, before: list[Any], after: list[Any]) -> np.ndarray:
+        return (before[0] != after[0]).any(axis=1)
+
     def count(self, total: float, rows: int) -> FlipCount:
         bound = upper_bound(round(total), rows, self.confidence)
         return FlipCount(round(total), rows, self.confidence, bound)
@@ -171,7 +185,7 @@ class SmallChange(Promising):
     name = "max_change"
 
     def check_outputs(self, outputs: Sequence[np.ndarray]) -> None:
-        if any(array.dtype.kind not in "fiu" for array in outputs):
+        if any(array.dtype.kind in "OSUb" for array in outputs):
             raise ValueError(
                 "Expected outputs of numbers together with max_change. Received: outputs of "
                 f"dtypes {[str(array.dtype) for array in outputs]}"
@@ -215,7 +229,8 @@ def goal_of(
     if max_flips is not None:
         return FewFlips(max_flips, confidence)
     if max_change is not None:
-        return SmallChange(max_change, confidence, change or relative_change)
+        change = relative_change if change is None else change
+        return SmallChange(max_change, confidence, change)
     if confidence != 0.95:
         raise ValueError(
             f"Expected confidence with max_flips or max_change. Received: confidence={confidence}"

@@ -48,11 +48,8 @@ class PromisedRows:
         self.goal = goal
         self.planning_inputs, held_back = halves(inputs)
         self.planning, self.held_back = (
-            CountedRows(model, half, batch_size, goal.change)
-            for half in (self.planning_inputs, held_back)
+            CountedRows(model, half, batch_size, goal) for half in (self.planning_inputs, held_back)
         )
-        for outputs in self.planning.outputs:
-            goal.check_outputs(outputs)
 
     def count(self, predict: Callable[[Any], Any]) -> FlipCount | MeanChange:
         """Returns the changes by a function on the rows that are held back."""

@@ -31,7 +31,8 @@ from sklearn.datasets import load_digits
 from keras_tnattn import compress
 from keras_tnattn.compression import compressing
 from keras_tnattn.compression.batches import outputs_of
-from keras_tnattn.compression.counting import CountedRows, flips, upper_bound
+from keras_tnattn.compression.counting import CountedRows, upper_bound
+from keras_tnattn.compression.goals import FewFlips
 from keras_tnattn.layers import TensorizedSpectralAttention
 
 TRUTH_ROWS = 20_000
@@ -64,7 +65,7 @@ def simulate(name, options):
         model.compile("adam", "sparse_categorical_crossentropy")
         model.fit(inputs, labels, epochs=10, verbose=0)
         others = draw(np.random.default_rng(2), TRUTH_ROWS)[0]
-        truth = CountedRows(model, others, TRUTH_ROWS, flips)
+        truth = CountedRows(model, others, TRUTH_ROWS, FewFlips(options.max_flips))
     for split in range(len(done), options.splits):
         start = time.process_time()
         result = compress(
