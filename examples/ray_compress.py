@@ -9,7 +9,6 @@ order, draws about 2,000 rows from all files, and makes the model 8 times smalle
 import sys
 
 import keras
-import numpy as np
 import ray
 
 import keras_tnattn
@@ -17,9 +16,8 @@ import keras_tnattn
 
 def main(model, files, small, target, rows=2000):
     dataset = ray.data.read_parquet(files)
-    share = min(1, 1.1 * rows / dataset.count())
-    columns = dataset.random_sample(share, seed=0).take_batch(rows)
-    data = np.stack([columns[name] for name in dataset.columns()], axis=1)
+    share = min(1, rows / max(1, dataset.count()))
+    data = dataset.random_sample(share, seed=0).to_pandas().to_numpy("float32")
     result = keras_tnattn.compress(keras.models.load_model(model), target=float(target), data=data)
     result.save(small)
     print(result.report)

@@ -26,6 +26,8 @@ class Classify:
 
 
 def main(model, texts, answers):
+    if Path(answers).exists():
+        raise FileExistsError(f"Expected a new folder. Received: {answers}")
     folder = str(Path(model).resolve())
     rows = ray.data.read_parquet(texts)
     rows = rows.map_batches(Classify, fn_constructor_args=(folder,), batch_size=256)

@@ -551,7 +551,10 @@ def _writing(path: Path, form: str) -> Iterator[str]:
         hint = {"jax": "Fix the length with length=, or load", "torch": "Load"}.get(backend)
         hint = f". {hint} the .keras file with KERAS_BACKEND=tensorflow" if hint else ""
         if "valid root scope name" in cause:  # of a variable, which has its name for good
-            hint = ". Name layers by letters, digits and underscores, or write another kind of file"
+            hint = (
+                ". Name layers by letters, digits and underscores, a letter first, or write "
+                "another kind of file"
+            )
         raise RuntimeError(
             f"Could not export the model as {form} from the {backend} backend: {cause}{hint}"
         ) from error

@@ -155,7 +155,7 @@ def rename_for_graphs(model: keras.Model) -> Iterator[None]:
     try:
         for layer, name in names.items():
             taken = re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", name)
-            layer.name = taken if taken[0].isalnum() else f"x{taken}"
+            layer.name = taken if taken[:1].isalnum() else f"x{taken}"
         yield
     finally:
         for layer, name in names.items():
