@@ -9,7 +9,8 @@ from keras_tnattn.compression.budget import share_out, within_tolerance
 from keras_tnattn.compression.building import Made, assemble, replacement_of
 from keras_tnattn.compression.calibration import Call
 from keras_tnattn.compression.candidates import Candidate, byte_count, copy_layer
-from keras_tnattn.compression.goals import FLOATS, Goal, Keeping, Promising, Smaller, Within
+from keras_tnattn.compression.counting import Promising
+from keras_tnattn.compression.goals import FLOATS, Goal, Keeping, Smaller, Within
 from keras_tnattn.compression.measuring import best_milliseconds, costs_in
 from keras_tnattn.compression.others import describe_others
 from keras_tnattn.compression.plan import Plan, candidates_of
@@ -85,7 +86,7 @@ class Chooser:
 
         def accepts(factor: float, choice: Choice) -> bool:
             total = total_of(choice)
-            tell("%.3g times smaller: a mean change of %.3g of %d rows", factor, total / rows, rows)
+            tell("%.3g times smaller: %s", factor, goal.describe(total, rows))
             tried.append((self.size(choice), total, choice))
             return goal.count(total, rows).bound <= goal.limit
 

@@ -21,7 +21,7 @@ from keras_tnattn.compression.candidates import byte_count
 from keras_tnattn.compression.choosing import Choice, Chooser
 from keras_tnattn.compression.comparing import Comparison
 from keras_tnattn.compression.copying import check_copy, copy_of, example_inputs
-from keras_tnattn.compression.counting import Change, FlipCount, MeanChange
+from keras_tnattn.compression.counting import Change, FlipCount, MeanChange, Promising
 from keras_tnattn.compression.formats import FORMATS
 from keras_tnattn.compression.goals import (
     FLOATS,
@@ -29,7 +29,6 @@ from keras_tnattn.compression.goals import (
     Healing,
     Metric,
     Options,
-    Promising,
     as_tuple,
     check_together,
     finite,

@@ -1,4 +1,4 @@
-"""Counts how much a small model answers otherwise, and bounds it for all such inputs.
+"""What is promised of answers: counts how much they change, and bounds it for all such inputs.
 
 A flip is a row whose top class differs from the original's. Of independent rows that had no part
 in making a model, their number is binomial, so the bound of Clopper and Pearson (1934) is exact.
@@ -6,10 +6,12 @@ The mean of other numbers in [0, 1] has the bound of Hoeffding and Bentkus, what
 distribution (Bates et al., 2021, https://arxiv.org/abs/2101.02703, sec. 3.1).
 """
 
+import abc
 import dataclasses
 import math
+import reprlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -161,10 +163,10 @@ class CountedRows:
         model: The original model.
         inputs: Arrays of equally many rows.
         batch_size: Rows per batch.
-        goal: What is counted of a row, a `keras_tnattn.compression.goals.Promising`.
+        goal: What is counted of a row.
     """
 
-    def __init__(self, model: keras.Model, inputs: Any, batch_size: int, goal: Any) -> None:
+    def __init__(self, model: keras.Model, inputs: Any, batch_size: int, goal: "Promising") -> None:
         self.rows, self.goal = number_of_rows(inputs), goal
         self.batches = [
             keras.tree.map_structure(lambda x, start=start: x[start : start + batch_size], inputs)
@@ -250,3 +252,108 @@ def halves(inputs: Any) -> tuple[Any, Any]:
     return tuple(
         keras.tree.map_structure(lambda x, rows=rows: x[rows], inputs) for rows in (first, second)
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Promising(abc.ABC):
+    """The smallest model that keeps a limit, in (0, 1), for the mean change of a row.
+
+    Attributes:
+        limit: The largest mean.
+        confidence: The probability, over the draw of the rows, with which this holds, in (0, 1).
+        change: What is counted of a row.
+    """
+
+    limit: float
+    confidence: float = 0.95
+    change: Change = relative_change
+    name: ClassVar[str] = ""
+
+    @property
+    def argument(self) -> str:
+        return f"{self.name}={self.limit}"
+
+    def __post_init__(self) -> None:
+        for name, value in ((self.name, self.limit), ("confidence", self.confidence)):
+            if not 0 < value < 1:
+                raise ValueError(f"Expected a share in (0, 1). Received: {name}={value}")
+        if not callable(self.change):
+            raise ValueError(f"Expected a function. Received: change={reprlib.repr(self.change)}")
+
+    @abc.abstractmethod
+    def check_outputs(self, outputs: Sequence[np.ndarray]) -> None:
+        """Raises `ValueError` if no change can be counted of such outputs."""
+
+    def noted(self, outputs: Sequence[Any]) -> list[Any]:
+        """Returns what is kept of a batch of outputs."""
+        return list(outputs)
+
+    def changes(self, before: list[Any], after: list[Any]) -> np.ndarray:
+        """Returns what is counted of each row, in [0, 1]."""
+        return self.change(before, after)
+
+    @abc.abstractmethod
+    def describe(self, total: float, rows: int) -> str:
+        """Says what a sum of changes is."""
+
+    @abc.abstractmethod
+    def count(self, total: float, rows: int) -> FlipCount | MeanChange:
+        """Returns a sum of changes as what it is called, with its bound."""
+
+    @property
+    def fewest_rows(self) -> int:
+        """The number of rows that, unchanged, are enough."""
+        return math.ceil(math.log1p(-self.confidence) / math.log1p(-self.limit))
+
+    def check_rows(self, rows: int) -> None:
+        """Checks that a half of the rows can keep the promise."""
+        least = self.fewest_rows
+        if rows < 2 * least:
+            raise ValueError(
+                f"Expected at least {2 * least:,} rows of data: {least:,} to count, of which none "
+                f"changes, for {self.argument} with confidence={self.confidence}, and as many to "
+                f"plan with. Received: {rows:,} rows"
+            )
+
+
+class FewFlips(Promising):
+    """The smallest model that has another top class for at most a share of inputs."""
+
+    name = "max_flips"
+
+    def check_outputs(self, outputs: Sequence[np.ndarray]) -> None:
+        for array in outputs:
+            check_classes(array)
+
+    def noted(self, outputs: Sequence[Any]) -> list[Any]:
+        return [top_classes(outputs)]
+
+    def changes(self, before: list[Any], after: list[Any]) -> np.ndarray:
+        return (before[0] != after[0]).any(axis=1)
+
+    def describe(self, total: float, rows: int) -> str:
+        return f"{total:.0f} of {rows} top classes differ"
+
+    def count(self, total: float, rows: int) -> FlipCount:
+        bound = upper_bound(round(total), rows, self.confidence)
+        return FlipCount(round(total), rows, self.confidence, bound)
+
+
+class SmallChange(Promising):
+    """The smallest model whose outputs change by at most a number on average."""
+
+    name = "max_change"
+
+    def check_outputs(self, outputs: Sequence[np.ndarray]) -> None:
+        if any(array.dtype.kind in "OSUb" for array in outputs):
+            raise ValueError(
+                "Expected outputs of numbers together with max_change. Received: outputs of "
+                f"dtypes {[str(array.dtype) for array in outputs]}"
+            )
+
+    def describe(self, total: float, rows: int) -> str:
+        return f"{rows} rows change by {total / rows:.3g} on average"
+
+    def count(self, total: float, rows: int) -> MeanChange:
+        bound = mean_bound(total, rows, self.confidence)
+        return MeanChange(total / rows, rows, self.confidence, bound)

@@ -1,6 +1,5 @@
 """What a compression and a healing are asked for, checked once."""
 
-import abc
 import dataclasses
 import functools
 import math
@@ -8,7 +7,7 @@ import numbers
 import re
 import reprlib
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import keras
 import numpy as np
@@ -17,13 +16,10 @@ from keras_tnattn.checks import check_int
 from keras_tnattn.compression.batches import are_arrays
 from keras_tnattn.compression.counting import (
     Change,
-    FlipCount,
-    MeanChange,
-    check_classes,
-    mean_bound,
+    FewFlips,
+    Promising,
+    SmallChange,
     relative_change,
-    top_classes,
-    upper_bound,
 )
 from keras_tnattn.compression.formats import FORMATS
 from keras_tnattn.compression.runtimes import RUNTIMES
@@ -100,102 +96,6 @@ class Keeping:
             Smaller(self.limit)
 
 
-@dataclasses.dataclass(frozen=True)
-class Promising(abc.ABC):
-    """The smallest model that keeps a limit, in (0, 1), for the mean change of a row.
-
-    Attributes:
-        limit: The largest mean.
-        confidence: The probability, over the draw of the rows, with which this holds, in (0, 1).
-        change: What is counted of a row.
-    """
-
-    limit: float
-    confidence: float = 0.95
-    change: Change = relative_change
-    name: ClassVar[str] = ""
-
-    @property
-    def argument(self) -> str:
-        return f"{self.name}={self.limit}"
-
-    def __post_init__(self) -> None:
-        for name, value in ((self.name, self.limit), ("confidence", self.confidence)):
-            _check_number(name, value)
-            if not 0 < value < 1:
-                raise ValueError(f"Expected a share in (0, 1). Received: {name}={value}")
-        if not callable(self.change):
-            raise ValueError(f"Expected a function. Received: change={reprlib.repr(self.change)}")
-
-    @abc.abstractmethod
-    def check_outputs(self, outputs: Sequence[np.ndarray]) -> None:
-        """Raises `ValueError` if no change can be counted of such outputs."""
-
-    def noted(self, outputs: Sequence[Any]) -> list[Any]:
-        """Returns what is kept of a batch of outputs."""
-        return list(outputs)
-
-    def changes(self, before: list[Any], after: list[Any]) -> np.ndarray:
-        """Returns what is counted of each row, in [0, 1]."""
-        return self.change(before, after)
-
-    @abc.abstractmethod
-    def count(self, total: float, rows: int) -> FlipCount | MeanChange:
-        """Returns a sum of changes as what it is called, with its bound."""
-
-    @property
-    def fewest_rows(self) -> int:
-        """The number of rows that, unchanged, are enough."""
-        return math.ceil(math.log1p(-self.confidence) / math.log1p(-self.limit))
-
-    def check_rows(self, rows: int) -> None:
-        """Checks that a half of the rows can keep the promise."""
-        least = self.fewest_rows
-        if rows < 2 * least:
-            raise ValueError(
-                f"Expected at least {2 * least:,} rows of data: {least:,} to count, of which none "
-                f"changes, for {self.argument} with confidence={self.confidence}, and as many to "
-                f"plan with. Received: {rows:,} rows"
-            )
-
-
-class FewFlips(Promising):
-    """The smallest model that has another top class for at most a share of inputs."""
-
-    name = "max_flips"
-
-    def check_outputs(self, outputs: Sequence[np.ndarray]) -> None:
-        for array in outputs:
-            check_classes(array)
-
-    def noted(self, outputs: Sequence[Any]) -> list[Any]:
-        return [top_classes(outputs)]
-
-    def changes(self, before: list[Any], after: list[Any]) -> np.ndarray:
-        return (before[0] != after[0]).any(axis=1)
-
-    def count(self, total: float, rows: int) -> FlipCount:
-        bound = upper_bound(round(total), rows, self.confidence)
-        return FlipCount(round(total), rows, self.confidence, bound)
-
-
-class SmallChange(Promising):
-    """The smallest model whose outputs change by at most a number on average."""
-
-    name = "max_change"
-
-    def check_outputs(self, outputs: Sequence[np.ndarray]) -> None:
-        if any(array.dtype.kind in "OSUb" for array in outputs):
-            raise ValueError(
-                "Expected outputs of numbers together with max_change. Received: outputs of "
-                f"dtypes {[str(array.dtype) for array in outputs]}"
-            )
-
-    def count(self, total: float, rows: int) -> MeanChange:
-        bound = mean_bound(total, rows, self.confidence)
-        return MeanChange(total / rows, rows, self.confidence, bound)
-
-
 Goal = Smaller | Within | Keeping | Promising
 
 
@@ -211,10 +111,10 @@ def goal_of(
 ) -> Goal:
     """Returns the goal that arguments of `compress` describe."""
     goals = {"target": target, "tolerance": tolerance, "max_drop": max_drop}
-    for name, value in goals.items():
+    promises = {"max_flips": max_flips, "max_change": max_change}
+    for name, value in (goals | promises | {"confidence": confidence}).items():
         if value is not None:
             _check_number(name, value)
-    promises = {"max_flips": max_flips, "max_change": max_change}
     asked = [name for name, value in promises.items() if value is not None]
     if asked:
         others = {name: value for name, value in (goals | promises).items() if name != asked[0]}

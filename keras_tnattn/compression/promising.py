@@ -23,9 +23,9 @@ from keras_tnattn.compression.counting import (
     FlipCount,
     MeanChange,
     Promise,
+    Promising,
     halves,
 )
-from keras_tnattn.compression.goals import Promising
 from keras_tnattn.compression.progress import tell
 
 

@@ -31,8 +31,7 @@ from sklearn.datasets import load_digits
 from keras_tnattn import compress
 from keras_tnattn.compression import compressing
 from keras_tnattn.compression.batches import outputs_of
-from keras_tnattn.compression.counting import CountedRows, upper_bound
-from keras_tnattn.compression.goals import FewFlips
+from keras_tnattn.compression.counting import CountedRows, FewFlips, upper_bound
 from keras_tnattn.layers import TensorizedSpectralAttention
 
 TRUTH_ROWS = 20_000

@@ -14,13 +14,14 @@ from keras_tnattn.compression import logits_divergence, promising
 from keras_tnattn.compression.choosing import Chooser
 from keras_tnattn.compression.counting import (
     CountedRows,
+    FewFlips,
+    SmallChange,
     halves,
     mean_bound,
     relative_change,
     top_classes,
     upper_bound,
 )
-from keras_tnattn.compression.goals import FewFlips, SmallChange
 
 ROWS = np.random.default_rng(0).normal(size=(400, 24)).astype("float32")
 OPTIONS = {"bits": 32, "formats": ("low_rank",), "effort": "fast", "batch_size": 200, "verbose": 0}
