@@ -15,7 +15,7 @@ What reads a matrix and its number of entries decide upon the form:
 Smaller products are faster with floats. The first four round their inputs to 8 bits, by row or in
 blocks; those by `MatMulNBits` of up to 4 bits can also be exact, and all others are. Integers of 3
 bits are stored as 4, those of 6 as 8. `DynamicQuantizeLSTM` has one scale for all rows and steps of
-a call, so that it takes only inputs whose sizes weights bound, such as those from a table.
+a call, so that it takes only inputs and first states that weights bound, as those from a table.
 """
 
 import math
@@ -39,17 +39,20 @@ _FEW = 256
 # Whether `MatMulNBits` rounds its inputs. Exact products of more than 4 bits are slow.
 _EXACT, _ROUNDED = 0, 4
 AGAIN = "rounded again, to 8 bits with a scale for each unit"
-# Operations whose outputs weights bound, and those that only move numbers, or choose among them.
-_BOUNDED = ("LSTM", "DynamicQuantizeLSTM", "GRU", "Tanh", "Sigmoid", "Softmax")
-_MOVING: tuple[str, ...] = (
+# Operations whose outputs are bounded, those whose outputs their first states bound, and those that
+# only move numbers, or choose among them.
+_BOUNDED = ("ConstantOfShape", "Sigmoid", "Softmax", "Tanh")
+_RECURRENT = ("LSTM", "DynamicQuantizeLSTM", "GRU")
+_MOVING = (
     "Gather",
     "Identity",
     "Reshape",
     "ReverseSequence",
     "Slice",
+    "Squeeze",
     "Transpose",
+    "Unsqueeze",
 )
-_MOVING += ("Squeeze", "Unsqueeze")
 _POSITIVE = ("Relu", "Sigmoid", "Softmax", "Softplus")
 # A row whose largest number is smaller is divided by this.
 _TINY = np.float32(1e-30)
@@ -205,10 +208,12 @@ class MatrixWriter:
         nodes: list[Any] = [x for x in self.graph.all_nodes() if x.op_type == "LSTM"]
         for node in nodes:
             kernels = {names[x] for x in _sources(node.inputs[1]) & names.keys()}
-            if not kernels or kernels & set(exact) or not self._is_bounded(node.inputs[0]):
+            if not kernels or not kernels.isdisjoint(exact):
                 continue
-            shapes = [x.producer().inputs[1].const_value.numpy() for x in node.inputs[1:3]]
-            if sum(int(np.prod(shape)) for shape in shapes) < _BY_COLUMN:
+            is_large = sum(math.prod(x.shape) for x in node.inputs[1:3]) >= _BY_COLUMN
+            # What is rounded: the sequences, and the states, which are bounded after the first.
+            rounded = (node.inputs[0], *node.inputs[5:6])
+            if not is_large or not all(map(self._is_bounded, rounded)):
                 continue
             inputs = [*node.inputs, *[None] * (8 - len(node.inputs))]
             for position in (1, 2):
@@ -225,18 +230,21 @@ class MatrixWriter:
             rounding |= kernels
         return rounding
 
-    def _is_bounded(self, value: ir.Value | None) -> bool:
+    def _is_bounded(self, value: Any) -> bool:
         """Whether weights bound the numbers of a tensor, whatever the inputs of the graph are."""
-        maker = None if value is None else value.producer()
-        if maker is None or maker.op_type in _BOUNDED:
-            return maker is not None or self._is_of_weights(value)
-        if maker.op_type in _MOVING:
-            return self._is_bounded(maker.inputs[0])
-        if maker.op_type == "MatMul" and not self._is_of_weights(maker.inputs[1]):
+        if value is None or self._is_of_weights(value):
+            return True
+        maker = value.producer()
+        if maker is None:
             return False
-        if maker.op_type in ("MatMul", "Add", "Concat"):
-            return all(map(self._is_bounded, maker.inputs))
-        return self._is_of_weights(value)
+        op, inputs = maker.op_type, maker.inputs
+        if op in _RECURRENT:
+            return all(map(self._is_bounded, inputs[5:7]))
+        if op in _MOVING:
+            return self._is_bounded(inputs[0])
+        if op == "MatMul":
+            return self._is_of_weights(inputs[1]) and self._is_bounded(inputs[0])
+        return op in _BOUNDED or (op in ("Add", "Concat") and all(map(self._is_bounded, inputs)))
 
     def _by_unit(self, node: Any, kernel: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
         """Returns 8 bits `(1, I, 4 H)` of a kernel `(1, 4 H, I)`, with scales and zeros."""

@@ -14,7 +14,7 @@ if keras.backend.backend() != "tensorflow":
 
 import onnx
 from ai_edge_litert import schema_py_generated as schema
-from conformance import to_numpy
+from conformance import relative_error, to_numpy
 
 from keras_tnattn.export import export_litert, export_onnx, running
 from keras_tnattn.export.formats import write_file
@@ -85,36 +85,50 @@ def test_loops_are_one_operation_or_take_any_number_of_rows(layer, masks, operat
 
 
 @pytest.mark.parametrize(
-    ("ranks", "units", "is_of_ids"),
-    [((), 112, True), ((8, 12), 112, True), ((), 48, True), ((), 112, False)],
+    ("ranks", "units", "inputs_are"),
+    [
+        ((), 112, "ids"),
+        ((8, 12), 112, "ids"),
+        ((), 112, "ids and states of another"),
+        ((), 48, "ids"),
+        ((), 112, "numbers"),
+        ((), 112, "ids and states"),
+    ],
 )
-def test_large_lstms_of_integers_multiply_with_integers(ranks, units, is_of_ids, tmp_path):
+def test_large_lstms_of_integers_multiply_with_integers(ranks, units, inputs_are, tmp_path):
     """Those of 66,304 entries do, unless any numbers can reach them, and one of 16,128 does not."""
-    inputs = keras.Input((None,), dtype="int32") if is_of_ids else keras.Input((None, 36))
-    example = IDS if is_of_ids else RNG.normal(size=(5, 9, 36)).astype("float32")
+    if inputs_are == "numbers":
+        inputs, example = [keras.Input((None, 36))], [RNG.normal(size=(5, 9, 36)).astype("float32")]
+    else:
+        inputs, example = [keras.Input((None,), dtype="int32")], [IDS]
     layer = layers.LSTM(units, return_sequences=True, return_state=True)
     layer.build((None, None, 36))
     if ranks:
         layer = on_other_cells(layer, lambda x: LOW_RANK_CELLS[type(x)].from_cell(x, ranks))
     layer = on_other_cells(layer, lambda cell: quantized_layer(cell, 8))
-    sequences = layers.Embedding(50, 36)(inputs) if is_of_ids else inputs
-    model = keras.Model(inputs, layer(sequences))
+    sequences = inputs[0] if inputs_are == "numbers" else layers.Embedding(50, 36)(inputs[0])
+    states = None
+    if inputs_are == "ids and states":
+        states = [keras.Input((units,), name=name) for name in ("hidden", "memory")]
+        inputs, example = [*inputs, *states], [*example, *np.ones((2, 5, units), "float32")]
+    elif inputs_are == "ids and states of another":
+        states = layers.LSTM(units, return_state=True)(sequences)[1:]
+    model = keras.Model(inputs, layer(sequences, initial_state=states))
     for weight in model.trainable_weights:
         weight.assign(weight + 0.1 * RNG.normal(size=weight.shape))
-    does = units == 112 and is_of_ids
+    does = units == 112 and inputs_are in ("ids", "ids and states of another")
 
-    def relative_error(max_error):
+    def error_within(max_error):
         path = str(tmp_path / f"{max_error}.onnx")
         write_file(model, path, example, None, max_error, [example])
         kinds = {node.op_type for node in onnx.load(path).graph.node}
-        expected = "DynamicQuantizeLSTM" if max_error > 0.01 and does else "LSTM"
-        assert {kind for kind in kinds if "LSTM" in kind} == {expected}
+        assert ("DynamicQuantizeLSTM" in kinds) == (does and max_error > 0.01)
         pairs = zip(running.run_onnx(path, example), map(to_numpy, model(example)), strict=True)
-        return max(np.linalg.norm(x - y) / np.linalg.norm(y) for x, y in pairs)
+        return max(relative_error(outputs, array) for outputs, array in pairs)
 
-    assert relative_error(0.0) < 1e-5
-    assert 1e-4 * does <= relative_error(0.05) < 0.05
-    assert relative_error(1e-4) <= 1e-4
+    assert error_within(0.0) < 1e-5
+    assert 1e-4 * does <= error_within(0.05) < 0.05
+    assert error_within(1e-4) <= 1e-4
 
 
 @pytest.mark.parametrize("kind", [layers.LSTM, layers.GRU])
