@@ -4,6 +4,7 @@ import os
 # before JAX is imported, and so in the processes that tests start.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
+import functools
 import gc
 import signal
 
@@ -38,17 +39,18 @@ def _compiled_quickly():
 
     make = keras.Model.make_train_function
 
+    @functools.wraps(make)
     def build_first(model, force=False):
         if model.optimizer is not None and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
         make(model, force)
 
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keras.Model, "make_train_function", build_first)
+        if keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
+
+            tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+            patch.setattr(keras.Model, "make_train_function", build_first)
         yield
 
 

@@ -198,7 +198,7 @@ class CountedRows:
             if changes.shape != (len(before[0]),) or not ((changes >= 0) & (changes <= 1)).all():
                 raise ValueError(
                     "Expected a change in [0, 1] of each row. Received: changes of shape "
-                    f"{changes.shape}, from {changes.min(initial=0)} to {changes.max(initial=0)}"
+                    f"{changes.shape}, {reprlib.repr(changes.tolist())}"
                 )
             total += float(changes.sum())
         return total
@@ -261,12 +261,10 @@ class Promising(abc.ABC):
     Attributes:
         limit: The largest mean.
         confidence: The probability, over the draw of the rows, with which this holds, in (0, 1).
-        change: What is counted of a row.
     """
 
     limit: float
     confidence: float = 0.95
-    change: Change = relative_change
     name: ClassVar[str] = ""
 
     @property
@@ -277,8 +275,6 @@ class Promising(abc.ABC):
         for name, value in ((self.name, self.limit), ("confidence", self.confidence)):
             if not 0 < value < 1:
                 raise ValueError(f"Expected a share in (0, 1). Received: {name}={value}")
-        if not callable(self.change):
-            raise ValueError(f"Expected a function. Received: change={reprlib.repr(self.change)}")
 
     @abc.abstractmethod
     def check_outputs(self, outputs: Sequence[np.ndarray]) -> None:
@@ -288,9 +284,9 @@ class Promising(abc.ABC):
         """Returns what is kept of a batch of outputs."""
         return list(outputs)
 
+    @abc.abstractmethod
     def changes(self, before: list[Any], after: list[Any]) -> np.ndarray:
         """Returns what is counted of each row, in [0, 1]."""
-        return self.change(before, after)
 
     @abc.abstractmethod
     def describe(self, total: float, rows: int) -> str:
@@ -339,10 +335,24 @@ class FewFlips(Promising):
         return FlipCount(round(total), rows, self.confidence, bound)
 
 
+@dataclasses.dataclass(frozen=True)
 class SmallChange(Promising):
-    """The smallest model whose outputs change by at most a number on average."""
+    """The smallest model whose outputs change by at most a number on average.
 
+    Attributes:
+        change: What is counted of a row. Default: `relative_change`.
+    """
+
+    change: Change | None = None
     name = "max_change"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.change is not None and not callable(self.change):
+            raise ValueError(f"Expected a function. Received: change={reprlib.repr(self.change)}")
+
+    def changes(self, before: list[Any], after: list[Any]) -> np.ndarray:
+        return (self.change or relative_change)(before, after)
 
     def check_outputs(self, outputs: Sequence[np.ndarray]) -> None:
         if any(array.dtype.kind in "OSUb" for array in outputs):

@@ -19,7 +19,6 @@ from keras_tnattn.compression.counting import (
     FewFlips,
     Promising,
     SmallChange,
-    relative_change,
 )
 from keras_tnattn.compression.formats import FORMATS
 from keras_tnattn.compression.runtimes import RUNTIMES
@@ -129,7 +128,6 @@ def goal_of(
     if max_flips is not None:
         return FewFlips(max_flips, confidence)
     if max_change is not None:
-        change = relative_change if change is None else change
         return SmallChange(max_change, confidence, change)
     if confidence != 0.95:
         raise ValueError(

@@ -10,15 +10,16 @@ from typing import Any
 
 import keras
 
-from keras_tnattn.compression.runner import is_compilable
 from keras_tnattn.compression.runtimes import RUNTIMES
 
 
 def best_milliseconds(model: keras.Model, batch: Any, runtime: str | None) -> float:
     """Returns the shortest time of some calls; in a runtime it is that of one thread."""
     if runtime is None:
-        model.run_eagerly = not is_compilable(model)
-        return _best_time(functools.partial(model.predict_on_batch, batch))
+        from keras_tnattn.export.tracing import rename_for_graphs
+
+        with rename_for_graphs(model):
+            return _best_time(functools.partial(model.predict_on_batch, batch))
     from keras_tnattn.export import file_outputs
 
     with _file(model, batch, runtime) as path:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import inspect
 import os
 import re
 import subprocess
@@ -421,6 +422,21 @@ def test_logits_are_healed_by_their_divergence():
     losses = result.heal(IDS, epochs=8, learning_rate=3e-3, loss=logits_divergence)
     assert losses[0] == pytest.approx(before, rel=0.5)
     assert error() < before / 2
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow traces steps")
+def test_a_step_of_healing_is_traced_once(monkeypatch):
+    # Not as the tests make it, which would build any optimizer first.
+    make = inspect.unwrap(keras.Model.make_train_function)
+    monkeypatch.setattr(keras.Model, "make_train_function", make)
+    traces = []
+
+    def loss(targets, outputs):
+        traces.append(outputs)
+        return keras.ops.mean(keras.ops.square(targets - outputs))
+
+    compress(sequential(), target=2.0, data=IDS).heal(IDS, batch_size=len(IDS), epochs=2, loss=loss)
+    assert len(traces) == 1
 
 
 @pytest.mark.parametrize("known", [True, False])

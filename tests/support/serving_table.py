@@ -90,7 +90,7 @@ def available(*numbers: str) -> Callable[[Any], bool]:
 DOUBLE, SUMS, BYTES, NAMED = (
     f"POST /v1/models/{n}:predict" for n in ("double", "sums", "bytes", "named")
 )
-INFER, INFER_SUMS, INFER_BYTES = (f"POST /v2/models/{n}/infer" for n in ("double", "sums", "bytes"))
+INFER, INFER_SUMS = (f"POST /v2/models/{n}/infer" for n in ("double", "sums"))
 ROWS = [{"a": [1, 2], "b": 3}, {"a": [0.5, 0], "b": -1}]
 SUMS_OUT = [{"product": [3.0, 6.0], "total": 6.0}, {"product": [-0.5, 0.0], "total": -0.5}]
 X12 = tensor("x", [1, 2], "FP32", [1, 2])
