@@ -23,6 +23,7 @@ _SHOWN = {
     "tokens_per_second": ("tokens/s, training", ",.0f"),
     "milliseconds_per_token": ("ms/token, generation", ".2f"),
     "mebibytes": ("MiB, training", ",.0f"),
+    "learning_rate": ("learning rate", ".4g"),
 }
 # The columns of results.csv, with their types.
 KEYS: Columns = {"model": str, "seed": int}

@@ -45,6 +45,13 @@ class LanguageTraining(Options):
     )
     batches_per_epoch: int = option(200, TRAINING, "batches of an epoch", ge=1, le=10_000_000)
     batch_size: int = option(16, TRAINING, "rows of a batch", ge=1, le=1_000_000)
+    learning_rates: tuple[float, ...] = option(
+        (0.001,),
+        TRAINING,
+        "largest learning rates; of several, each model gets the one with the lowest loss on the "
+        "validation part after --tried-epochs with seed 0",
+    )
+    tried_epochs: int = option(3, TRAINING, "epochs with each of several learning rates", ge=2)
 
     def check_together(self) -> None:
         if self.frozen_after >= self.epochs:
@@ -56,5 +63,19 @@ class LanguageTraining(Options):
     def config_of(self, model: str, seed: int) -> LanguageConfig:
         """Returns the config of one training."""
         options = {**COMMON, **dict(self), **MODELS[model]}
-        options.pop("frozen_after")
-        return LanguageConfig(**options, seed=seed, name=f"{model}-{seed}")
+        for name in ("frozen_after", "learning_rates", "tried_epochs"):
+            options.pop(name)
+        rate = self.learning_rates[0]
+        return LanguageConfig(**options, learning_rate=rate, seed=seed, name=f"{model}-{seed}")
+
+    def short(self, learning_rate: float) -> "LanguageTraining":
+        """Returns the options of a training that only tries a learning rate."""
+        epochs = self.tried_epochs
+        frozen_after = max(1, self.frozen_after * epochs // self.epochs)
+        return self.model_copy(
+            update={
+                "epochs": epochs,
+                "frozen_after": frozen_after,
+                "learning_rates": (learning_rate,),
+            }
+        )

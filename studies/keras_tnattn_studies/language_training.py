@@ -42,12 +42,14 @@ def train_and_measure(
     Returns:
         The columns of a row of results.csv, without those of `training_costs`.
     """
+    corpus = read_corpus(options.config_of(model, seed))
+    options = with_one_rate(options, model, corpus, Path(folder))
     config = options.config_of(model, seed)
-    corpus = read_corpus(config)
     run = Run(Path(folder) / config.name)
     results = run.results or _train(options, model, config, run, corpus)
     trained = load_model(model_path(run.folder), TRAIN_AGAIN)
-    row: dict[str, Any] = {"weights": trained.count_params()}
+    row: dict[str, Any] = {"learning_rate": config.learning_rate}
+    row["weights"] = trained.count_params()
     row["bits_per_byte"] = results["test"]["bits_per_byte"]
     if model == "plga":
         row["live_bits_per_byte"] = row["bits_per_byte"]
@@ -61,6 +63,24 @@ def train_and_measure(
         row["identity_bits_per_byte"] = _bits_per_byte(trained, config, corpus)
     spreads = [value for name, value in run.read_metrics()[-1].items() if "spread" in name]
     return row | ({"metric_spread": max(spreads)} if spreads else {})
+
+
+def with_one_rate(
+    options: LanguageTraining, model: str, corpus: Corpus, folder: Path
+) -> LanguageTraining:
+    """Returns the options with the learning rate that serves the validation part best."""
+    if len(options.learning_rates) == 1:
+        return options
+    losses = {}
+    for rate in options.learning_rates:
+        tried = options.short(rate)
+        name = f"{model}-rate-{rate:g}"
+        config = tried.config_of(model, 0).model_copy(update={"name": name})
+        run = Run(folder / name)
+        results = run.results or _train(tried, model, config, run, corpus)
+        losses[rate] = results["validation"]["bits_per_byte"]
+    best = min(losses, key=losses.__getitem__)
+    return options.model_copy(update={"learning_rates": (best,)})
 
 
 def _train(

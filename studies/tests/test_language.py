@@ -8,7 +8,7 @@ import pytest
 
 from keras_tnattn.layers import MetricAttention
 from keras_tnattn.search import Generator
-from keras_tnattn_studies import language
+from keras_tnattn_studies import language, language_training
 from keras_tnattn_studies.language_config import LSTM, MODELS, LanguageTraining
 from keras_tnattn_studies.language_lstm import LSTMSteps, lstm_language_model
 from keras_tnattn_studies.ngrams import ngram_bits
@@ -57,9 +57,10 @@ def test_the_table():
             "-",
             "-",
             *(f"{cost} ± {zero}" for cost, zero in zip(costs, ("0", "0.00", "0"), strict=True)),
+            "-",
             "0 2",
         ],
-        ["plga", "1,000", "2.000", "1.500", "4.000", "0.062", *costs, "0"],
+        ["plga", "1,000", "2.000", "1.500", "4.000", "0.062", *costs, "-", "0"],
     ]
 
 
@@ -146,3 +147,17 @@ def test_a_small_study(tmp_path, monkeypatch):
     assert Run(folder / "plga-frozen-0").results["epochs"] == 1
     trained = keras.models.load_model(folder / "plga-frozen-0" / "model.keras")
     assert all(isinstance(d.self_attention, MetricAttention) for d in trained.decoders)
+
+
+def test_the_best_learning_rate_is_chosen(monkeypatch, tmp_path):
+    def train(tried, model, config, run, corpus):
+        assert (tried.epochs, tried.frozen_after, config.epochs) == (30, 10, 30)
+        return {"validation": {"bits_per_byte": abs(config.learning_rate - 0.01)}}
+
+    monkeypatch.setattr(language_training, "_train", train)
+    options = LanguageTraining(
+        epochs=60, frozen_after=20, tried_epochs=30, learning_rates=(1e-3, 1e-2, 1e-1)
+    )
+    with_one = language_training.with_one_rate(options, "plga-frozen", None, tmp_path)
+    assert with_one == options.model_copy(update={"learning_rates": (1e-2,)})
+    assert with_one.config_of("plga-frozen", 2).learning_rate == 1e-2
