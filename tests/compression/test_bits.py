@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from compressing import error_of
 from conformance import to_numpy
 from keras import layers
 
@@ -27,8 +28,7 @@ def model():
 
 def error(model, **options):
     result = compress(model, data=ROWS, verbose=0, **options)
-    expected, actual = (to_numpy(m(ROWS)) for m in (model, result.model))
-    return np.linalg.norm(actual - expected) / np.linalg.norm(expected), result.report
+    return error_of(model, result.model, ROWS), result.report
 
 
 @pytest.mark.parametrize(("target", "bits"), [(4.0, 8), (9.0, 4)])

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from compressing import Holder, compress
+from compressing import Holder, compress, error_of
 from conformance import to_numpy
 
 RNG = np.random.default_rng(0)
@@ -161,15 +161,10 @@ def test_the_error_of_the_outputs_is_measured_on_all_rows():
     rows[1200:] *= 40
     result = compress(model, target=2.0, data=(rows, np.zeros(1500)), verbose=0)
 
-    def error(small):
-        return np.linalg.norm(to_numpy(small(rows)) - to_numpy(model(rows))) / np.linalg.norm(
-            to_numpy(model(rows))
-        )
-
     assert result.report.rows == 1500
-    assert result.report.error == pytest.approx(error(result.model), rel=1e-3)
+    assert result.report.error == pytest.approx(error_of(model, result.model, rows), rel=1e-3)
     result.heal(rows[:64], epochs=1)
-    assert result.report.error == pytest.approx(error(result.model), rel=1e-3)
+    assert result.report.error == pytest.approx(error_of(model, result.model, rows), rel=1e-3)
 
 
 def test_progress_is_printed_if_asked_for(capsys):

@@ -5,6 +5,7 @@ import collections
 import keras
 import numpy as np
 import pytest
+from conformance import relative_error
 
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
@@ -67,7 +68,7 @@ def written(model, path, data, max_error):
     session = ort.InferenceSession(str(path), options)
     outputs = session.run(None, {session.get_inputs()[0].name: data})
     pairs = list(zip(outputs, keras.tree.flatten(model(data)), strict=True))
-    errors = [np.linalg.norm(x - y) / np.linalg.norm(y) for x, y in pairs]
+    errors = [relative_error(x, y) for x, y in pairs]
     nodes = onnx.load(f"{path}.run").graph.node
     return changes, max(errors), collections.Counter(x.op_type for x in nodes), onnx.load(path)
 

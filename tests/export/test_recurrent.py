@@ -15,6 +15,7 @@ if keras.backend.backend() != "tensorflow":
 import onnx
 from ai_edge_litert import schema_py_generated as schema
 from conformance import relative_error, to_numpy
+from slow_cases import slow_but
 
 from keras_tnattn.export import export_litert, export_onnx, running
 from keras_tnattn.export.formats import write_file
@@ -37,14 +38,11 @@ def of_integers(layer):
 
 
 SLOW = [
-    pytest.param(*case, marks=pytest.mark.slow)
-    for case in (
-        (lambda: layers.LSTM(16, return_sequences=True, return_state=True), False, {"LSTM": 1}),
-        (lambda: layers.GRU(16, return_sequences=True, go_backwards=True), True, {"GRU": 1}),
-        (lambda: layers.GRU(16, reset_after=False), False, {"Loop": 1}),
-        (lambda: of_integers(layers.GRU(16)), True, {"GRU": 1}),
-        (lambda: layers.SimpleRNN(8, return_sequences=True), True, {"Loop": 1}),
-    )
+    (lambda: layers.LSTM(16, return_sequences=True, return_state=True), False, {"LSTM": 1}),
+    (lambda: layers.GRU(16, return_sequences=True, go_backwards=True), True, {"GRU": 1}),
+    (lambda: layers.GRU(16, reset_after=False), False, {"Loop": 1}),
+    (lambda: of_integers(layers.GRU(16)), True, {"GRU": 1}),
+    (lambda: layers.SimpleRNN(8, return_sequences=True), True, {"Loop": 1}),
 ]
 
 
@@ -57,7 +55,7 @@ SLOW = [
         (lambda: layers.GRU(16, return_state=True, use_bias=False), False, {"GRU": 1}),
         (lambda: layers.Bidirectional(layers.GRU(16, return_sequences=True)), True, {"GRU": 2}),
         (lambda: layers.RNN([layers.LSTMCell(8), layers.GRUCell(6)]), False, {"Loop": 1}),
-        *SLOW,
+        *slow_but((), SLOW),
     ],
 )
 def test_loops_are_one_operation_or_take_any_number_of_rows(layer, masks, operations, tmp_path):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from conformance import relative_error
 
 from keras_tnattn.storage import low_rank
 
@@ -22,7 +23,7 @@ def rows_error(approximation):
 
 
 def kernel_error(approximation):
-    return np.linalg.norm(KERNEL - approximation) / np.linalg.norm(KERNEL)
+    return relative_error(approximation, KERNEL)
 
 
 @pytest.mark.parametrize(
