@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ORDER = [
     "typing",
     "checks",
+    "errors",
     "ops",
     "initializers",
     "layers",

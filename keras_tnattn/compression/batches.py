@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tnattn.checks import cause_of
+from keras_tnattn.errors import cause_of
 
 # The rows of `some_batches`.
 _SOME_ROWS = 256

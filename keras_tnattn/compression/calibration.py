@@ -10,7 +10,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tnattn.checks import cause_of
 from keras_tnattn.compression.batches import (
     DataError,
     are_arrays,
@@ -22,6 +21,7 @@ from keras_tnattn.compression.batches import (
     outputs_of,
 )
 from keras_tnattn.compression.kinds import input_rows, is_table
+from keras_tnattn.errors import cause_of
 
 # The most rows on which a model is watched; if arrays have more rows than are few, as many others
 # measure the errors of a report.

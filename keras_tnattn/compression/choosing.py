@@ -175,16 +175,12 @@ class Chooser:
 
     def size(self, choice: Mapping[str, Candidate]) -> int:
         """Returns the bytes of the model with a choice."""
-        return self.plan.fixed_bytes + sum(map(self._bytes, choice.values()))
-
-    def _bytes(self, candidate: Candidate) -> int:
-        return candidate.bytes
+        return self.plan.fixed_bytes + sum(c.bytes for c in choice.values())
 
     def _refuse(self, target: float) -> NoReturn:
         plan = self.plan
         smallest = self._within_tolerance(math.inf)
-        size = self.size(smallest)
-        reached = plan.total / size
+        reached = plan.total / self.size(smallest)
         worst = max(smallest, key=lambda path: smallest[path].likely_error)
         alone = {path: self.reason_kept(path) for path, c in smallest.items() if c.keeps_layer}
         fixed = plan.fixed_bytes + sum(smallest[path].bytes for path in alone)
@@ -252,8 +248,7 @@ class Chooser:
             return "no smaller candidate is within the tolerance"
         if isinstance(self.goal, Smaller):
             return "the target is reached without it"
-        limit = self.goal.name if isinstance(self.goal, Promising) else "max_drop"
-        return f"the smallest model within {limit} keeps it"
+        return f"the smallest model within {self.goal.name} keeps it"
 
     def _smallest_within_drop(self, goal: Keeping, before: float) -> Choice:
         """Returns the choice of the highest target whose metric drops by at most `drop`."""

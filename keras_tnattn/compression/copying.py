@@ -14,10 +14,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_tnattn.checks import cause_of
 from keras_tnattn.compression.batches import data_errors, outputs_of
 from keras_tnattn.compression.inventory import Inventory, contents, entries, layers_by_address
 from keras_tnattn.compression.replacing import replace
+from keras_tnattn.errors import cause_of
 
 
 def copy_of(original: Inventory, sample: Any = None) -> Inventory:

@@ -7,7 +7,7 @@ import numbers
 import re
 import reprlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -76,6 +76,7 @@ class Keeping:
         limit: How many times smaller the model may become; `None` for as many as possible.
     """
 
+    name: ClassVar[str] = "max_drop"
     metric: Metric
     drop: float
     limit: float | None = None

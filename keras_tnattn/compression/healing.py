@@ -1,5 +1,6 @@
 """Fine-tunes a compressed model with the original model's outputs as targets."""
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,6 @@ from keras_tnattn.compression.batches import (
 from keras_tnattn.compression.goals import Healing
 from keras_tnattn.compression.progress import tell
 from keras_tnattn.compression.rounding import BlockRounding, Rounding, rounded_values
-from keras_tnattn.compression.runner import is_compilable
 from keras_tnattn.typing import Tensor
 
 
@@ -36,14 +36,15 @@ class _Student(keras.Model):
     ) -> None:
         super().__init__(name="student")  # TensorFlow refuses the default, _student
         self.model = model
-        self.run_eagerly = not is_compilable(model)
         # Not by `setattr`, which would track the layers of integers.
         self.__dict__["kernels"] = tuple(kernels)
 
     def call(self, inputs: Any) -> Any:
-        if not self.__dict__["kernels"]:
-            return self.model(inputs, training=False)
-        with keras.StatelessScope(rounded_values(self.model, self.__dict__["kernels"])):
+        from keras_tnattn.export.tracing import rename_for_graphs
+
+        with rename_for_graphs(self.model), contextlib.ExitStack() as stack:
+            if kernels := self.__dict__["kernels"]:
+                stack.enter_context(keras.StatelessScope(rounded_values(self.model, kernels)))
             return self.model(inputs, training=False)
 
 
@@ -130,7 +131,7 @@ def heal(
                 targets = _mix_labels(targets, labels, how.label_weight, probabilities)
             if not student.compiled:
                 losses_of_outputs = _losses(how, targets)
-                student.compile(optimizer, losses_of_outputs, run_eagerly=student.run_eagerly)
+                student.compile(optimizer, losses_of_outputs)
                 # Or TensorFlow traces the first step twice.
                 optimizer.build(student.trainable_variables)
             if steps:

@@ -28,8 +28,8 @@ from typing import Any
 
 import keras
 
-from keras_tnattn.checks import cause_of
 from keras_tnattn.compression.inventory import Place, places
+from keras_tnattn.errors import cause_of
 
 # Where a layer is used in graphs.
 _NODES = ("_inbound_nodes", "_outbound_nodes")

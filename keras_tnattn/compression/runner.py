@@ -1,7 +1,6 @@
 """Runs a model many times, compiled once this pays."""
 
 import collections
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,18 +8,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tnattn.compression.inventory import places
-
 # Runs on inputs of the same shapes before the next ones are compiled, which takes as long as some.
 _RUNS = 4
-# What TensorFlow's graphs take as names.
-_NAME = re.compile(r"[A-Za-z0-9_.\\/>-]*")
-
-
-def is_compilable(model: keras.layers.Layer) -> bool:
-    """Whether the backend can compile a model: TensorFlow refuses spaces, say, in names."""
-    names = (model.name, *(place.layer.name for place in places(model)))
-    return keras.backend.backend() != "tensorflow" or all(map(_NAME.fullmatch, names))
 
 
 class Runner:
@@ -45,7 +34,7 @@ class Runner:
         self._first = 0 if runs >= 2 * _RUNS else _RUNS
         self._runs: dict[tuple, int] = collections.Counter()
         self._compiled: keras.Model | None = None
-        self._compiles = keras.backend.backend() == "tensorflow" and is_compilable(model)
+        self._compiles = keras.backend.backend() == "tensorflow"
 
     def __call__(self, inputs: Any) -> list[np.ndarray]:
         arrays = keras.tree.flatten(inputs)
@@ -72,4 +61,7 @@ class _Inference(keras.Model):
         self.compile(jit_compile=False)  # XLA takes longer to compile than it saves
 
     def call(self, inputs: Any) -> list[Any]:
-        return keras.tree.flatten(self.function(inputs))
+        from keras_tnattn.export.tracing import rename_for_graphs
+
+        with rename_for_graphs(self.model):
+            return keras.tree.flatten(self.function(inputs))

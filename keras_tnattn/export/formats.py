@@ -18,7 +18,7 @@ from typing import Any
 
 import keras
 
-from keras_tnattn.checks import cause_of
+from keras_tnattn.errors import cause_of
 from keras_tnattn.export.examples import check_numeric, example_of, examples_of, specs_of
 from keras_tnattn.export.partial import partial_folder
 from keras_tnattn.export.recurrent import fused_loops, loops_without_lists
@@ -545,9 +545,7 @@ def _writing(path: Path, form: str) -> Iterator[str]:
         raise
     except Exception as error:  # converters raise errors of any class
         backend = keras.backend.backend()
-        of_keras = str(error).startswith("Exception encountered")
-        cause = cause_of(error) if of_keras else str(error).partition("\n")[0]
-        cause = cause or type(error).__name__
+        cause = cause_of(error) or type(error).__name__
         hint = {"jax": "Fix the length with length=, or load", "torch": "Load"}.get(backend)
         hint = f". {hint} the .keras file with KERAS_BACKEND=tensorflow" if hint else ""
         if "valid root scope name" in cause:  # of a variable, which has its name for good

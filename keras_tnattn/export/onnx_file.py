@@ -162,7 +162,7 @@ def openvino_model(model: Traced) -> Any:
 
     file = _converted(model)
     _tidy(file, model.output_names)
-    result = openvino.Core().read_model(ir.to_proto(file).SerializeToString())
+    result = openvino.Core().read_model(_content(file))
     apply_moc_transformations(result, cf=False)
     stored = {_node(name): value for name, value in (model.weights | model.matrices).items()}
     for parameter in result.get_parameters():

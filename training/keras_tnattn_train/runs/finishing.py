@@ -65,7 +65,7 @@ def _export_once(config: ExportConfig, run: Run, write: Callable[[Path, int], Pa
     except OSError as error:
         raise WriteError(f"Could not export to {folder}: {reason(error)}") from error
     except Exception as error:  # the exporter of TensorFlow raises errors of any class
-        from keras_tnattn.checks import cause_of
+        from keras_tnattn.errors import cause_of
 
         raise WriteError(
             f"Could not export to {folder}: {cause_of(error)} ({type(error).__name__}). The "

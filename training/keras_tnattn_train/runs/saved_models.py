@@ -8,7 +8,7 @@ from pathlib import Path
 
 import keras
 
-from keras_tnattn.checks import cause_of  # also registers the layers of keras_tnattn
+from keras_tnattn.errors import cause_of  # also registers the layers of keras_tnattn
 from keras_tnattn_runtime.extras import installation
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.runs.checkpoints import ARCHIVE_ERRORS
