@@ -203,7 +203,8 @@ def _table(counts: np.ndarray) -> bytes:
     """
     used = np.flatnonzero(counts)
     counts = counts[used[0] : used[-1] + 1]
-    parts = counts * _PARTS // counts.sum()  # the coder leaves no symbol without a chance
+    # The coder may leave no room for a last symbol without a part.
+    parts = np.maximum(counts * _PARTS // counts.sum(), counts > 0)
     exponents = np.maximum(0, np.floor(np.log2(np.maximum(parts, 1))).astype(int) - 4)
     return bytes([used[0], len(counts) - 1, *(16 * exponents + (parts >> exponents))])
 

@@ -34,9 +34,9 @@ def test_decoding_gives_the_same_bytes(make, dtype, monkeypatch):
             assert again.tobytes() == array.tobytes(), (method, shape)
 
 
-def test_symbols_that_are_rarer_than_a_part_are_kept():
-    array = np.zeros(2 * arrays._PARTS, "uint8")
-    array[7] = 1
+@pytest.mark.parametrize("counts", [(2 * arrays._PARTS - 1, 1), (70_000, 1, 1), (70_000, 3, 3, 1)])
+def test_symbols_that_are_rarer_than_a_part_are_kept(counts):
+    array = np.repeat(np.arange(len(counts)), counts).astype("uint8")
     code = arrays._encoded(arrays._streams(array, "bytes"))
     code = arrays._filled_up(code, array.nbytes)
     np.testing.assert_array_equal(arrays.decode(code, "bytes", array.dtype, array.shape), array)
