@@ -8,6 +8,7 @@ of frequency `p` in `-log2 p` bits. Decoding gives the same bytes.
 
 import math
 import zlib
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -37,16 +38,17 @@ def coder() -> Any:
         import constriction
     except ImportError as error:
         raise ImportError(
-            f".tnz files need constriction. {installation('constriction')}"
+            f"Coded files need constriction. {installation('constriction')}"
         ) from error
     return constriction.stream
 
 
-def encode(array: np.ndarray) -> tuple[str, bytes]:
+def encode(array: np.ndarray, methods: Collection[str] = METHODS) -> tuple[str, bytes]:
     """Codes an array by the method that takes the fewest bytes.
 
     Args:
         array: Array of numbers.
+        methods: The methods with a coder that may be chosen. Defaults to all.
 
     Returns:
         The method, one of `METHODS`, and the code.
@@ -62,7 +64,7 @@ def encode(array: np.ndarray) -> tuple[str, bytes]:
     """
     raw = array.tobytes()
     best, code = min(("stored", raw), ("deflated", deflated(raw)), key=lambda pair: len(pair[1]))
-    sizes = {method: _size(array, method) for method in _methods(array)}
+    sizes = {method: _size(array, method) for method in _methods(array) if method in methods}
     method = min(sizes, key=lambda name: sizes[name], default=best)
     if method in sizes and sizes[method] < len(code):
         coded = _encoded(_streams(array, method))

@@ -3,17 +3,27 @@ them."""
 
 import base64
 import bisect
+import collections
 import gzip
 import itertools
 import math
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from keras_tnattn.coding import arrays
+
 _MARKS = 26  # letters that say how much of the last word the next one repeats
 _FIRST_MARKS = ("A", "\ue000", "\U000f0000")
 _WHOLE = 2**52  # numbers below are exact in JavaScript
-_SMALLEST = 256  # floats of a tensor that is worth a place in the list
+# Bytes of a tensor that is worth a place in the list, and of one that gets tables of its own.
+_SMALLEST, _LARGE = 1024, 2**16
+_REPEATED = 16  # times that gzip makes a tensor smaller that has mostly repetitions
+# How tensors are coded, with the bits of a symbol.
+_METHODS = {"bytes": 8, "4 last": 4, "2 last": 2}
 
 
 def packed_words(words: Sequence[str]) -> dict[str, Any] | list[str]:
@@ -88,32 +98,54 @@ def _bits(value: int, values: int) -> str:
     return f"{value:0{size}b}" if size else ""
 
 
-def packed_model(path: Path) -> tuple[bytes, list[tuple[int, int]]]:
-    """Returns the bytes of an ONNX file in less space, and where its large tensors of floats are.
+def packed_model(path: Path) -> tuple[bytes, list[dict[str, Any]]]:
+    """Returns the bytes of an ONNX file in less space, and what of it is coded.
 
-    gzip finds little in floats, but much in their first bytes: the floats follow the rest of the
-    file, first the first bytes of all, then the second ones, and so on.
+    gzip finds little in weights: the codes of their tensors follow the rest of the file.
 
     Args:
         path: The file.
 
     Returns:
-        The packed bytes, and the place and the number of the floats of each tensor.
+        The packed bytes, and for each code the places and sizes in bytes of its `tensors`, the
+        bytes of a number (`width`), the `bits` of a symbol, and the `bytes` of the code.
+
+    Raises:
+        ImportError: If `constriction` is missing.
+    """
+    content, codes = path.read_bytes(), []
+    parts: list[dict[str, Any]] = []
+    for width, tensors in _groups(content):
+        whole = b"".join(content[place : place + size] for place, size in tensors)
+        method, code = arrays.encode(np.frombuffer(whole, f"u{width}"), _METHODS)
+        if method in _METHODS:
+            bits = _METHODS[method]
+            parts.append({"tensors": tensors, "width": width, "bits": bits, "bytes": len(code)})
+            codes.append(code)
+    rest, end = [], 0
+    for place, size in sorted(tensor for part in parts for tensor in part["tensors"]):
+        rest.append(content[end:place])
+        end = place + size
+    return gzip.compress(b"".join([*rest, content[end:], *codes]), mtime=0), parts
+
+
+def _groups(content: bytes) -> list[tuple[int, list[tuple[int, int]]]]:
+    """Returns tensors of an ONNX file, the small ones of a kind together.
+
+    Returns:
+        For each group the bytes of a number, and the places and the sizes in bytes of its tensors.
     """
     import onnx
 
-    content, place, tensors = path.read_bytes(), 0, []
-    for tensor in onnx.load(path).graph.initializer:
-        count = len(tensor.raw_data) // 4
-        if tensor.data_type == onnx.TensorProto.FLOAT and count >= _SMALLEST:
-            place = content.index(tensor.raw_data, place)
-            tensors.append((place, count))
-            place += 4 * count
-    rest, floats, end = [], [], 0
-    for place, count in tensors:
-        rest.append(content[end:place])
-        end = place + 4 * count
-        floats.append(content[place:end])
-    whole = b"".join(floats)
-    planes = [whole[n::4] for n in range(4)]
-    return gzip.compress(b"".join([*rest, content[end:], *planes]), mtime=0), tensors
+    place, groups = 0, collections.defaultdict(list)
+    for tensor in onnx.load_from_string(content).graph.initializer:
+        raw = tensor.raw_data
+        # gzip is good at repetitions, such as a scale that is that of all groups.
+        if len(raw) < _SMALLEST or _REPEATED * len(zlib.compress(raw)) < len(raw):
+            continue
+        width = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+        place = content.index(raw, place)
+        key = (width, place if len(raw) >= _LARGE else None)
+        groups[key].append((place, len(raw)))
+        place += len(raw)
+    return [(width, tensors) for (width, _), tensors in groups.items()]

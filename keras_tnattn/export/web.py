@@ -14,6 +14,7 @@ from typing import Any
 
 import keras
 
+from keras_tnattn.coding.arrays import coder
 from keras_tnattn.export.packing import packed_model, packed_words
 from keras_tnattn.export.partial import partial_folder
 from keras_tnattn.export.portable import export_portable
@@ -63,6 +64,7 @@ def export_web(
     Raises:
         FileExistsError: If the folder exists.
         FileNotFoundError: If `runtime` has no such files, or `npm` is needed and missing.
+        ImportError: If the extras `onnx` and `coded` are not installed.
         RuntimeError: If `npm` fails; or as `export_portable`.
 
     Example:
@@ -104,6 +106,7 @@ def export_web_translator(
     Raises:
         FileExistsError: If the folder exists.
         FileNotFoundError: As `export_web`.
+        ImportError: As `export_web`.
         RuntimeError: If `npm` fails; or as `export_portable_translator`.
 
     Example:
@@ -132,6 +135,7 @@ def _written(
         raise FileExistsError(
             f"Expected a new folder, because exports never overwrite. Received: {folder}"
         )
+    coder()  # before anything is computed
     with partial_folder(folder) as partial, _runtime_files(runtime) as files:
         whole = write(partial / "page")
         (whole / "reader.py").unlink()
@@ -152,7 +156,7 @@ def _pack(folder: Path) -> None:
         content["words"]["vocabulary"] = packed_words(content["words"]["vocabulary"])
     for entry in content["files"].values():
         file = folder / entry["name"]
-        packed, entry["floats"] = packed_model(file)
+        packed, entry["parts"] = packed_model(file)
         entry["name"] = f"{file.name}.gz"
         (folder / entry["name"]).write_bytes(packed)
         file.unlink()

@@ -2,6 +2,7 @@
 
 import base64
 import gzip
+import hashlib
 import json
 import math
 import pydoc_data.topics
@@ -15,19 +16,20 @@ import pytest
 
 if keras.backend.backend() != "tensorflow":
     pytest.skip("pages are written on TensorFlow", allow_module_level=True)
-pytest.importorskip("onnx")
-
-from portable_models import HOSTILE, NAMES, TEXTS, classifier
-
-from keras_tnattn.export import export_portable, web
+from keras_tnattn.coding import arrays
+from keras_tnattn.export import web
 from keras_tnattn.export.packing import packed_model, packed_words
+from keras_tnattn.storage.integer_groups import pack
 
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("constriction")
 NODE = shutil.which("node")
 RANDOM = np.random.default_rng(0)
 SYLLABLES = ["ba", "ko", "li", "mu", "ne", "strasse", "übu", "ﬁ", "\U0001d4b3", "9"]
 MANY = list(
     dict.fromkeys("".join(RANDOM.choice(SYLLABLES, RANDOM.integers(1, 9))) for _ in range(3000))
 )
+METHODS = {8: "bytes", 4: "4 last", 2: "2 last"}
 VOCABULARIES = {
     "none": [],
     "one": ["a"],
@@ -47,7 +49,7 @@ def in_node(tmp_path, program, *data):
     shutil.copyfile(web._PAGE / "unpacking.js", tmp_path / "unpacking.mjs")
     (tmp_path / "data.json").write_text(json.dumps(data), "utf-8")
     head = (
-        "import { unpackedModel, unpackedWords } from './unpacking.mjs';"
+        "import { decoded, unpackedModel, unpackedWords } from './unpacking.mjs';"
         "import { readFileSync } from 'fs';"
         "const data = JSON.parse(readFileSync('data.json'));"
     )
@@ -89,20 +91,94 @@ def test_words_of_a_language_take_less_than_with_gzip():
     assert packed < 0.97 * plain
 
 
+def codes():
+    """Returns bytes by how they are coded, of usual and of extreme frequencies."""
+    size, rare = 20_000, np.zeros(2**18, "uint8")
+    rare[9] = 1
+    numbers = [np.full(size, 3), rare, 255 * RANDOM.integers(0, 2, size), np.arange(size) % 256]
+    numbers += [RANDOM.normal(128, 2**n, size).clip(0, 255) for n in range(-1, 7)]
+    numbers += [RANDOM.choice([7, 200, 201], size, p=(1e-4, 1 - 2e-4, 1e-4)), RANDOM.normal(size=4)]
+    for array in numbers:
+        for bits in (8, 4, 2):
+            raw = pack(array.astype("uint8") & (2**bits - 1), bits)
+            yield raw, 1, bits
+        yield array.astype("uint8"), 4, 8
+        yield array.astype("float32").view("uint8"), 4, 8
+    yield RANDOM.bytes(80), 8, 8
+
+
+@pytest.mark.skipif(not NODE, reason="needs Node.js")
+def test_the_page_decodes_what_the_coder_wrote(tmp_path):
+    whole, expected = [], []
+    for raw, width, bits in codes():
+        data = bytes(raw)[: len(raw) // width * width]
+        streams = arrays._streams(np.frombuffer(data, f"u{width}"), METHODS[bits])
+        code = arrays._filled_up(arrays._encoded(streams), len(data))
+        how = {"bits": bits, "width": width, "size": len(data)}
+        whole.append([base64.b64encode(code).decode(), how])
+        expected.append(hashlib.sha256(data).hexdigest())
+    program = (
+        "import { createHash } from 'crypto';"
+        "console.log(JSON.stringify(data[0].map(([code, how]) => createHash('sha256')"
+        ".update(decoded(new Uint8Array(Buffer.from(code, 'base64')), how)).digest('hex'))));"
+    )
+    assert in_node(tmp_path, program, whole) == expected
+
+
+@pytest.mark.skipif(not NODE, reason="needs Node.js")
+def test_the_page_refuses_codes_that_are_damaged(tmp_path):
+    stream = RANDOM.geometric(0.4, 4000).clip(0, 200).astype("uint8")
+    code = arrays._encoded([stream])
+    places = RANDOM.integers(0, len(code), 200)
+    damaged = [bytes([*code[:n], code[n] ^ 1 << n % 8, *code[n + 1 :]]) for n in places]
+    damaged += [code[:-8], code[:50], code[:1], b"", bytes(len(code)), code + b"abcd"]
+    damaged += [RANDOM.bytes(len(code)) for _ in range(50)]
+    program = (
+        "const errors = data[0].map((code) => {"
+        "const packed = new Uint8Array(Buffer.from(code, 'base64'));"
+        "const parts = [{ tensors: [[0, data[1]]], bits: 8, width: 1, bytes: packed.length }];"
+        "try { unpackedModel(packed, data[1], parts); return ''; }"
+        "catch (error) { return error.message; } });"
+        "console.log(JSON.stringify(errors));"
+    )
+    texts = [base64.b64encode(x).decode() for x in [code, *damaged]]
+    whole, *errors = in_node(tmp_path, program, texts, len(stream))
+    assert whole == ""
+    assert all(errors)
+    assert set(errors) <= {
+        "it has a table without frequencies",
+        "it ends within a table",
+        "it has tensors that are too large for their codes",
+        "its code has other symbols",
+    }
+
+
 @pytest.mark.skipif(not NODE, reason="needs Node.js")
 def test_the_page_restores_files_of_models(tmp_path):
-    model, words = classifier()
-    folder = export_portable(model, words, NAMES, tmp_path / "pets", texts=[*TEXTS, *HOSTILE])
-    file = folder / "model.onnx"
-    packed, tensors = packed_model(file)
-    assert sum(count for _, count in tensors) >= words.vocabulary_size() * 8
+    peaked = RANDOM.binomial(15, 0.5, (1000, 300))
+    tensors = {
+        "nibbles": pack(peaked, 4),
+        "bytes": peaked.astype("int8"),
+        "scales": np.full((300, 8), 0.01, "float32"),
+        "kernel": RANDOM.normal(size=(300, 70)).astype("float32"),
+        "bias": RANDOM.normal(size=3000).astype("float32"),
+        "norm": RANDOM.normal(1, 0.1, 4000).astype("float32"),
+        "few": np.arange(3),
+    }
+    inputs = [onnx.numpy_helper.from_array(x, name) for name, x in tensors.items()]
+    graph = onnx.helper.make_graph([], "weights", [], [], inputs)
+    file = tmp_path / "model.onnx"
+    onnx.save(onnx.helper.make_model(graph), file)
+    packed, parts = packed_model(file)
+    kinds = [(part["width"], part["bits"], len(part["tensors"])) for part in parts]
+    assert kinds == [(1, 4, 1), (1, 8, 1), (4, 8, 1), (4, 8, 2)]
     content = file.read_bytes()
     program = (
-        "const [packed, bytes, tensors] = data;"
+        "const [packed, bytes, parts] = data;"
         "const whole = Uint8Array.from(atob(packed), (c) => c.charCodeAt(0));"
-        "console.log(JSON.stringify(Array.from(unpackedModel(whole, bytes, tensors))));"
+        "console.log(JSON.stringify(Array.from(unpackedModel(whole, bytes, parts))));"
     )
     whole = base64.b64encode(gzip.decompress(packed)).decode()
-    restored = in_node(tmp_path, program, whole, len(content), tensors)
+    restored = in_node(tmp_path, program, whole, len(content), parts)
     assert bytes(restored) == content
-    assert len(packed) < len(gzip.compress(content))
+    assert len(packed) < 0.95 * len(gzip.compress(content))

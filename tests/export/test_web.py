@@ -1,6 +1,7 @@
 """Pages that classify and translate in the browser, and what they run there."""
 
 import functools
+import gzip
 import http.server
 import importlib.util
 import json
@@ -30,8 +31,10 @@ from portable_models import (
 )
 from translator_runs import make_run
 
+from keras_tnattn import compress
 from keras_tnattn.export import export_web, export_web_translator, web
 from keras_tnattn.export.portable_translator import pieces_of
+from keras_tnattn.models import text_classifier
 from keras_tnattn.text.sentence_translator import SentenceTranslator
 from keras_tnattn_runtime import reader
 
@@ -87,7 +90,9 @@ def opened(tmp_path):
 
 
 def test_the_page_classifies_without_a_network(opened):
-    model, words = classifier()
+    words = classifier()[1]
+    model = text_classifier(words.vocabulary_size(), 3, "tsa", embedding_dim=128)
+    model = compress(model, 6.0, coded=True, verbose=0).model
     vocabulary = [*words.get_vocabulary()[2:], "unknown"]
     rng = np.random.default_rng(0)
     texts = [*TEXTS, *HOSTILE]
@@ -98,6 +103,8 @@ def test_the_page_classifies_without_a_network(opened):
         card = {"name": "pets", "examples": ["the red fish"]}
         export_web(model, words, NAMES, folder, TEXTS, card, runtime)
         assert not (folder / "translator.js").exists()
+        content = json.loads(gzip.decompress((folder / "text.json.gz").read_bytes()))
+        assert content["files"]["model"]["parts"]
 
     def program(page):
         assert page.title() == "pets"

@@ -68,12 +68,15 @@ export class Classifier {
   }
 }
 
-async function session(folder, { name, bytes, floats }) {
-  const packed = new Uint8Array(await (await unpacked(`${folder}/${name}`)).arrayBuffer());
-  if (packed.length !== bytes) {
-    throw new Error(`${name} has ${packed.length} bytes and not ${bytes}; copy it again`);
+async function session(folder, { name, bytes, parts }) {
+  const content = await unpacked(`${folder}/${name}`);
+  let model;
+  try {
+    model = unpackedModel(new Uint8Array(await content.arrayBuffer()), bytes, parts);
+  } catch (error) {
+    throw new Error(`${name} is damaged: ${error.message}; copy it again`);
   }
-  return ort.InferenceSession.create(unpackedModel(packed, bytes, floats));
+  return ort.InferenceSession.create(model);
 }
 
 export async function load(folder) {

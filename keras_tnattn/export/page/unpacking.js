@@ -56,19 +56,97 @@ export function unpackedWords({ first, words, order }) {
   return ordered;
 }
 
-export function unpackedModel(packed, bytes, tensors) {
-  const model = new Uint8Array(bytes);
-  const total = tensors.reduce((sum, [, count]) => sum + count, 0);
-  const planes = bytes - 4 * total;
-  let [from, to, done] = [0, 0, 0];
-  for (const [place, count] of [...tensors, [bytes, 0]]) {
-    model.set(packed.subarray(from, from + place - to), to);
-    from += place - to;
-    for (let n = 0; n < count; n += 1) {
-      for (let k = 0; k < 4; k += 1) model[place + 4 * n + k] = packed[planes + k * total + done + n];
-    }
-    done += count;
-    to = place + 4 * count;
+// No array is more times larger than its code, as in keras_tnattn.coding.arrays.
+const MOST_TIMES_LARGER = 256;
+const BUCKET = 12; // bits of a number below 2^24 by which its symbol is looked up
+
+function intervals(first, codes, bits) {
+  const parts = Array.from(codes, (code) => {
+    const exponent = Math.max(0, (code >> 4) - 1);
+    return (code - 16 * exponent) << exponent;
+  });
+  const sum = parts.reduce((a, b) => a + b, 0);
+  if (!(sum > 0 && sum <= 2 ** 18 && first + parts.length <= 2 ** bits)) {
+    throw new Error("it has a table without frequencies");
   }
+  if (parts.length < 2) parts.push(0); // as the coder needs two symbols
+  const scale = Math.fround((2 ** 24 - parts.length) / sum);
+  const left = Uint32Array.of(...parts, 0);
+  let before = 0;
+  parts.forEach((part, n) => {
+    left[n] = Math.trunc(Math.fround(before * scale)) + n;
+    before += part;
+  });
+  left[parts.length] = 2 ** 24;
+  const symbols = new Uint8Array(2 ** (24 - BUCKET));
+  for (let bucket = 0, n = 0; bucket < symbols.length; bucket += 1) {
+    while (left[n + 1] <= bucket << BUCKET) n += 1;
+    symbols[bucket] = n;
+  }
+  return { first, left, symbols };
+}
+
+// Decodes asymmetric numeral systems with a state of 64 bits, here two numbers of 32 bits.
+export function decoded(code, { bits, width, size }) {
+  const tables = [];
+  let at = 0;
+  for (let n = 0; n < width; n += 1) {
+    const end = at + 3 + code[at + 1];
+    if (!(end <= code.length)) throw new Error("it ends within a table");
+    tables.push(intervals(code[at], code.subarray(at + 2, end), bits));
+    at = end;
+  }
+  const words = new Uint32Array(code.slice(at, code.length - ((code.length - at) % 4)).buffer);
+  let next = words.length;
+  while (next && !words[next - 1]) next -= 1;
+  let [high, low] = [0, 0];
+  for (let n = 0; n < 2 && next; n += 1) [high, low] = [low, words[next -= 1]];
+  const bytes = new Uint8Array(size);
+  for (let plane = 0; plane < width; plane += 1) {
+    const { first, left, symbols } = tables[plane];
+    for (let place = plane; place < size; place += width) {
+      for (let shift = 0; shift < 8; shift += bits) {
+        const number = low & 0xffffff;
+        let n = symbols[number >> BUCKET];
+        while (number >= left[n + 1]) n += 1;
+        bytes[place] |= (first + n) << shift;
+        // The state becomes floor(state / 2^24) * (left[n + 1] - left[n]) + number - left[n].
+        const times = left[n + 1] - left[n];
+        const lower = ((high & 0xffff) * 256 + (low >>> 24)) * times + number - left[n];
+        const carry = Math.floor(lower / 2 ** 24);
+        const upper = (high >>> 16) * times + carry;
+        low = (((upper & 0xff) << 24) | (lower - carry * 2 ** 24)) >>> 0;
+        high = Math.floor(upper / 256);
+        if (!high && next) [high, low] = [low, words[next -= 1]];
+      }
+    }
+  }
+  if (high || low || next) throw new Error("its code has other symbols");
+  return bytes;
+}
+
+export function unpackedModel(packed, bytes, parts) {
+  const total = (numbers) => numbers.reduce((a, b) => a + b, 0);
+  const sizes = parts.map(({ tensors }) => total(tensors.map(([, size]) => size)));
+  const codes = total(parts.map((part) => part.bytes));
+  const expected = bytes - total(sizes) + codes;
+  if (packed.length !== expected) {
+    throw new Error(`it has ${packed.length} bytes and not ${expected}`);
+  }
+  if (parts.some((part, n) => sizes[n] > MOST_TIMES_LARGER * part.bytes)) {
+    throw new Error("it has tensors that are too large for their codes");
+  }
+  const model = new Uint8Array(bytes);
+  let [from, to] = [0, 0];
+  const tensors = parts.flatMap((part) => part.tensors).sort(([a], [b]) => a - b);
+  for (const [place, size] of [...tensors, [bytes, 0]]) {
+    model.set(packed.subarray(from, from + place - to), to);
+    [from, to] = [from + place - to, place + size];
+  }
+  parts.forEach((part, n) => {
+    const whole = decoded(packed.subarray(from, from += part.bytes), { ...part, size: sizes[n] });
+    let at = 0;
+    for (const [place, size] of part.tensors) model.set(whole.subarray(at, at += size), place);
+  });
   return model;
 }
