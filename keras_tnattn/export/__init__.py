@@ -44,6 +44,7 @@ from keras_tnattn.export.signatures import (
 )
 from keras_tnattn.export.translator import export_translator
 from keras_tnattn.export.web import export_web, export_web_translator
+from keras_tnattn.export.web_search import export_web_search
 
 __all__ = [
     "CLASS_NAMES",
@@ -65,6 +66,7 @@ __all__ = [
     "export_signatures",
     "export_translator",
     "export_web",
+    "export_web_search",
     "export_web_translator",
     "file_costs",
     "file_outputs",

@@ -29,8 +29,7 @@ _RUNTIME_FILES = (
     "ort-wasm-simd-threaded.wasm",
 )
 _PAGE = Path(__file__).with_name("page")
-_TRANSLATOR = "translator.js"
-_PAGE_FILES = ("index.html", "page.js", "reader.js", "unpacking.js", _TRANSLATOR)
+_PAGE_FILES = ("index.html", "page.js", "reader.js", "unpacking.js")
 
 
 def export_web(
@@ -76,7 +75,7 @@ def export_web(
     def write(target: Path) -> Path:
         return export_portable(model, vectorizer, class_names, target, texts=texts, card=card)
 
-    return _written(folder, runtime, write, [name for name in _PAGE_FILES if name != _TRANSLATOR])
+    return write_page(folder, runtime, write)
 
 
 def export_web_translator(
@@ -120,16 +119,19 @@ def export_web_translator(
             model, source_tokenizer, target_tokenizer, target, **options
         )
 
-    return _written(folder, runtime, write, _PAGE_FILES)
+    return write_page(folder, runtime, write, ("pieces.js", "translator.js"))
 
 
-def _written(
+def write_page(
     folder: str | os.PathLike,
     runtime: str | os.PathLike | None,
     write: Callable[[Path], Path],
-    page_files: Sequence[str],
+    scripts: Sequence[str] = (),
 ) -> Path:
-    """Writes a page around what `write` writes for onnxruntime."""
+    """Writes a page around what `write` writes for onnxruntime into the folder that it gets.
+
+    `scripts` are those that only pages of this kind have.
+    """
     folder = Path(folder)
     if folder.exists():
         raise FileExistsError(
@@ -141,7 +143,7 @@ def _written(
         (whole / "reader.py").unlink()
         _pack(whole)
         for file in (
-            *(_PAGE / name for name in page_files),
+            *(_PAGE / name for name in (*_PAGE_FILES, *scripts)),
             *(files / name for name in _RUNTIME_FILES),
         ):
             shutil.copyfile(file, whole / file.name)
@@ -152,8 +154,8 @@ def _pack(folder: Path) -> None:
     """Replaces the text and the model's files of a folder by smaller ones."""
     text = folder / "text.json"
     content = json.loads(text.read_text("utf-8"))
-    if "words" in content:
-        content["words"]["vocabulary"] = packed_words(content["words"]["vocabulary"])
+    for rules in (content[key] for key in ("words", "pieces") if key in content):
+        rules["vocabulary"] = packed_words(rules["vocabulary"])
     for entry in content["files"].values():
         file = folder / entry["name"]
         packed, entry["parts"] = packed_model(file)

@@ -1,4 +1,4 @@
-"""Pages that classify and translate in the browser, and what they run there."""
+"""Pages that classify, translate and search in the browser, and what they run there."""
 
 import functools
 import gzip
@@ -31,8 +31,14 @@ from portable_models import (
 )
 from translator_runs import make_run
 
-from keras_tnattn import compress
-from keras_tnattn.export import export_web, export_web_translator, web
+from keras_tnattn import MaskedAveragePooling1D, TokenEmbedding, compress
+from keras_tnattn.export import (
+    export_web,
+    export_web_search,
+    export_web_translator,
+    web,
+    web_search,
+)
 from keras_tnattn.export.portable_translator import pieces_of
 from keras_tnattn.models import text_classifier
 from keras_tnattn.text.sentence_translator import SentenceTranslator
@@ -152,16 +158,95 @@ def test_the_page_translates_without_a_network(opened, tmp_path):
     opened(write, program)
 
 
+def sentence_tokenizer():
+    """Returns a tokenizer of BERT's pieces, with settings that pages do not keep."""
+    tokenizers = pytest.importorskip("tokenizers")
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789.,'"
+    pieces = ["[PAD]", "unused", "[UNK]", "[CLS]", "[SEP]", *letters, *(f"##{c}" for c in letters)]
+    pieces += ["fish", "bird", "##ing", "##ish", "red", "blue", "swim", "the"]
+    model = tokenizers.models.WordPiece({x: n for n, x in enumerate(pieces)}, unk_token="[UNK]")
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.normalizer = tokenizers.normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        "[CLS] $A [SEP]", special_tokens=[("[CLS]", 3), ("[SEP]", 4)]
+    )
+    tokenizer.enable_padding(length=30)
+    return tokenizer
+
+
+def test_the_page_finds_the_sentences_that_python_finds(opened):
+    tokenizer = sentence_tokenizer()
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential(
+        [
+            keras.Input((None,), dtype="int32"),
+            TokenEmbedding(tokenizer.get_vocab_size(), 16, mask_zero=True),
+            MaskedAveragePooling1D(),
+            keras.layers.Dense(24, "tanh"),
+        ]
+    )
+    rng = np.random.default_rng(0)
+    words = [
+        "Red",
+        "fishing",
+        "blue birds",
+        "the",
+        "swims,",
+        "caf\u00e9 42",
+        "\u2603",
+        "don't",
+        "x" * 9,
+    ]
+    sentences = [" ".join(rng.choice(words, rng.integers(1, 7))) for _ in range(200)]
+    sentences = sorted({*sentences, "fish " * 40})
+    queries = [" ".join(rng.permutation(words)[:n]) for n in rng.integers(1, 9, 50)]
+    vectors = web_search.sentence_vectors(model, tokenizer, [*sentences, *queries], 20)
+    scores = vectors[len(sentences) :] @ vectors[: len(sentences)].T
+
+    def write(folder, runtime):
+        options = {"max_length": 20, "card": {"name": "animals", "examples": ["a red bird"]}}
+        export_web_search(model, tokenizer, sentences, folder, runtime, **options)
+
+    def program(page):
+        assert page.locator("#classes li").count() == 10
+        ids = page.evaluate("texts => texts.map((text) => model.ids(text))", [*sentences, *queries])
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(20)
+        assert ids == [tokenizer.encode(text).ids for text in [*sentences, *queries]]
+        for query, row in zip(queries, scores, strict=True):
+            found = page.evaluate("text => model.nearest(text)", query)
+            # The page has vectors of 8 bits.
+            near = [row[sentences.index(x["text"])] for x in found]
+            np.testing.assert_allclose(near, np.sort(row)[::-1][:10], atol=0.01)
+            np.testing.assert_allclose([x["score"] for x in found], near, atol=0.01)
+        page.fill("#text", " ")
+        page.wait_for_selector("#hint:not([hidden])")
+
+    opened(write, program)
+
+
+@pytest.mark.parametrize("change", ["sentences", "tokenizer"])
+def test_pages_of_search_need_sentences_and_pieces_of_bert(change, tmp_path):
+    tokenizer = sentence_tokenizer()
+    if change == "tokenizer":
+        tokenizer.normalizer = None
+    sentences = [] if change == "sentences" else ["a"]
+    with pytest.raises(ValueError, match=r"Expected (sentences|a tokenizer of BERT's)"):
+        export_web_search(keras.Sequential(), tokenizer, sentences, tmp_path / "page")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.skipif(not NODE, reason="needs Node.js")
 @pytest.mark.parametrize("options", TOKENIZERS, ids=str)
 def test_the_pieces_of_the_page_are_those_of_the_reader(options, tmp_path):
     rules = pieces_of(tokenizer_of_hostile(options))
     pieces = reader.Pieces(**rules)
     texts = [*HOSTILE_SENTENCES, *SENTENCES, *TEXTS, *HOSTILE]
-    shutil.copyfile(web._PAGE / "translator.js", tmp_path / "translator.mjs")
+    shutil.copyfile(web._PAGE / "pieces.js", tmp_path / "pieces.mjs")
     (tmp_path / "data.json").write_text(json.dumps([rules, texts]), "utf-8")
     program = (
-        "import { Pieces } from './translator.mjs'; import { readFileSync } from 'fs';"
+        "import { Pieces } from './pieces.mjs'; import { readFileSync } from 'fs';"
         "const [rules, texts] = JSON.parse(readFileSync('data.json'));"
         "const pieces = new Pieces(rules);"
         "const ids = texts.map((text) => pieces.ids(text));"

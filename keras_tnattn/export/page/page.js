@@ -1,4 +1,4 @@
-// Classifies or translates the text of the page as it is typed, with the files beside this one.
+// Classifies, translates or searches for the text of the page as it is typed, with the files beside this one.
 import { load } from "./reader.js";
 
 const title = document.getElementById("title");
@@ -7,11 +7,12 @@ const classes = document.getElementById("classes");
 const hint = document.getElementById("hint");
 const problem = document.getElementById("problem");
 
-function show(names, probabilities) {
+function show(names, probabilities, kind = "") {
   const order = [...names.keys()].sort((a, b) => probabilities[b] - probabilities[a]);
   classes.replaceChildren(
     ...order.map((n) => {
       const row = document.createElement("li");
+      row.className = kind;
       const meter = document.createElement("meter");
       meter.value = probabilities[n];
       const share = `${(100 * probabilities[n]).toFixed(1)} %`;
@@ -39,6 +40,13 @@ function showTranslations(translations) {
 }
 
 function computed(model) {
+  if (model.nearest) {
+    return async () => {
+      const found = await model.nearest(text.value);
+      const [texts, scores] = ["text", "score"].map((key) => found.map((x) => x[key]));
+      return () => show(texts, scores, "sentence");
+    };
+  }
   if (!model.nBest) {
     return async () => {
       if (!text.value.trim()) return () => show([], []);
@@ -58,10 +66,10 @@ try {
   document.title = title.textContent = model.card.name ?? title.textContent;
   let last = 0;
   const compute = computed(model);
-  const isEmpty = () => (model.nBest ? !text.value.trim() : !model.words.split(text.value).length);
+  const isEmpty = () => !(model.words ? model.words.split(text.value).length : text.value.trim());
   const update = async () => {
     const call = ++last;
-    if (model.nBest) await new Promise((done) => setTimeout(done, 200)); // until the typing pauses
+    if (!model.words) await new Promise((done) => setTimeout(done, 200)); // until the typing pauses
     if (call !== last) return;
     hint.hidden = !isEmpty();
     if (isEmpty()) return classes.replaceChildren();

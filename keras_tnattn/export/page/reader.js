@@ -19,7 +19,7 @@ async function unpacked(path) {
 
 export class Words {
   constructor({ vocabulary, between, max_words: maxWords }) {
-    const words = Array.isArray(vocabulary) ? vocabulary : unpackedWords(vocabulary);
+    const words = unpackedWords(vocabulary);
     this.ids = new Map(words.map((word, n) => [word, n + 2]));
     this.between = new RegExp(between, "u");
     this.maxWords = maxWords;
@@ -93,6 +93,10 @@ export async function load(folder) {
   if (content.task === "translate") {
     const { Translator } = await import("./translator.js");
     return new Translator(content, sessions);
+  }
+  if (content.task === "search") {
+    const { Search } = await import("./search.js");
+    return new Search(content, sessions);
   }
   return new Classifier(content, sessions.model);
 }

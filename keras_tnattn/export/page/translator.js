@@ -1,95 +1,9 @@
-// Translates with the files beside this one: word pieces, and greedy or beam search.
+// Translates with the files beside this one, by greedy or beam search.
 
-const [PAD, UNK, START, END] = [0, 1, 2, 3];
-const JOINER = "\uffed";
+import { Pieces } from "./pieces.js";
+
+const [START, END] = [2, 3];
 const CHUNK = 16; // how many places more the states get at once
-const ALONE = /[\p{P}\p{S}\p{Nd}]/u;
-const BERT_MARK =
-  /[!-/:-@[-`{-~\p{P}\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff\u{20000}-\u{2a6df}\u{2a700}-\u{2ceaf}\u{2f800}-\u{2fa1f}]/u;
-
-function split(token, alone) {
-  const parts = [];
-  let joins = false;
-  for (const c of token) {
-    if (joins && !alone.test(c)) parts[parts.length - 1] += c;
-    else parts.push(c);
-    joins = !alone.test(c);
-  }
-  return parts;
-}
-
-function withoutAccents(text) {
-  return text.normalize("NFD").replace(/\p{Mn}/gu, "");
-}
-
-function caseFolded(text) {
-  // Upper case would make an i of the i without a dot.
-  const fold = (x) => x.normalize("NFKC").split("ı").map((part) => part.toUpperCase().toLowerCase())
-    .join("ı").replaceAll("ς", "σ");
-  return fold(fold(text.replace(/\p{Default_Ignorable_Code_Point}/gu, ""))).normalize("NFKC");
-}
-
-export class Pieces {
-  constructor({ vocabulary, kind, case: letters, keep_accents: keepAccents, form }) {
-    Object.assign(this, { vocabulary, kind, letters, keepAccents, form });
-    this.byPiece = new Map(vocabulary.map((piece, n) => [piece, n]));
-    this.longest = Math.max(...vocabulary.map((piece) => piece.length));
-  }
-
-  ids(text) {
-    const ids = this.words(text).flatMap((word) => this.pieces(word));
-    const known = ids.some((n) => n > END);
-    return [START, ...ids.filter((n) => known || n !== UNK), END];
-  }
-
-  words(text) {
-    return this.kind === "bert" ? this.bertWords(text) : this.joinedWords(text);
-  }
-
-  text(ids) {
-    const end = ids.indexOf(END);
-    const pieces = (end < 0 ? ids : ids.slice(0, end)).filter((n) => n !== PAD && n !== START);
-    const text = pieces.map((n) => ` ${this.vocabulary[n]}`).join("");
-    return text.replaceAll(" ##", "").replace(new RegExp(` ?${JOINER} ?`, "gu"), "")
-      .replace(/^[ \t\n\v\f\r]+|[ \t\n\v\f\r]+$/gu, "");
-  }
-
-  joinedWords(text) {
-    text = text.replaceAll(JOINER, "\u25a0").normalize(this.form);
-    if (this.letters === "turkish") text = text.replaceAll("I", "ı").replaceAll("İ", "i");
-    if (this.letters !== "keep") text = text.split("\0")[0].toLowerCase();
-    if (!this.keepAccents) text = withoutAccents(text);
-    const words = [];
-    for (const token of text.normalize(this.form).split(/[\p{Z}\p{Cc}]+/u)) {
-      const parts = split(token, ALONE);
-      parts.forEach((part, n) => {
-        if (!ALONE.test(part)) return words.push(part);
-        const next = parts[n + 1];
-        return words.push((n ? JOINER : "") + part + (next && !ALONE.test(next) ? JOINER : ""));
-      });
-    }
-    return words;
-  }
-
-  bertWords(text) {
-    if (this.letters === "lower") text = withoutAccents(caseFolded(text));
-    const tokens = text.replace(/[\p{Cc}\p{Cf}]/gu, " ").split(" ");
-    return tokens.flatMap((token) => split(token, BERT_MARK));
-  }
-
-  pieces(word) {
-    if (new TextEncoder().encode(word).length > 100) return [UNK];
-    const ids = [];
-    for (let start = 0, end; start < word.length; start = end) {
-      const mark = start ? "##" : "";
-      end = Math.min(word.length, start + this.longest);
-      while (end > start && !this.byPiece.has(mark + word.slice(start, end))) end -= 1;
-      if (end === start) return [UNK];
-      ids.push(this.byPiece.get(mark + word.slice(start, end)));
-    }
-    return ids;
-  }
-}
 
 function rows(tensor, numbers) {
   const size = tensor.data.length / tensor.dims[0];

@@ -28,7 +28,9 @@ function* placesLeft(order, count) {
   }
 }
 
-export function unpackedWords({ first, words, order }) {
+export function unpackedWords(packed) {
+  if (Array.isArray(packed)) return packed;
+  const { first, words, order } = packed;
   const mark = first.codePointAt(0);
   const sorted = [];
   let word = [];
