@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 from compressing import compress
-from conformance import to_numpy
+from conformance import assert_same_arrays, to_numpy
 
 from keras_tnattn.compression.batches import (
     are_equal,
@@ -109,8 +109,7 @@ def test_lists_from_an_iterable_are_inputs_and_labels():
     model = one_input()
     once = compress(model, target=1.5, data=iter([(A, Y)]), formats="low_rank")
     same = compress(model, target=1.5, data=iter([[A, Y]]), formats="low_rank")
-    for one, other in zip(once.model.get_weights(), same.model.get_weights(), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_same_arrays(once.model.get_weights(), same.model.get_weights())
 
 
 def test_what_ends_heals_for_one_epoch_only():
@@ -121,8 +120,7 @@ def test_what_ends_heals_for_one_epoch_only():
         match=r"Received: a generator, which can be iterated over only once, and epochs=2",
     ):
         result.heal(((A, Y) for _ in range(3)), epochs=2)
-    for before, after in zip(weights, result.model.get_weights(), strict=True):
-        np.testing.assert_array_equal(before, after)
+    assert_same_arrays(weights, result.model.get_weights())
     assert len(result.heal((A, Y) for _ in range(3))) == 1
 
 

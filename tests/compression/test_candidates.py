@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from conformance import assert_same_arrays
 
 from keras_tnattn.compression.calibration import Statistics, observe
 from keras_tnattn.compression.candidates import byte_count
@@ -96,8 +97,7 @@ def test_each_kind_has_its_formats_with_their_sizes_and_errors(name, bits, coded
             # Those of recurrent layers are of one step, and do not add up over the steps.
             low, high = (0.1, 5) if isinstance(layer, L.RNN) else (0.5, 1.6)
             assert low * candidate.error - 0.02 < error < high * candidate.error + 0.02
-    for old, new in zip(before, layer.get_weights(), strict=True):
-        np.testing.assert_array_equal(old, new)
+    assert_same_arrays(before, layer.get_weights())
 
 
 def test_every_kind_is_tested():

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import pytest
 from compressing import compress, error_of
-from conformance import relative_error, saved_and_loaded, to_numpy
+from conformance import assert_same_arrays, relative_error, saved_and_loaded, to_numpy
 from slow_cases import slow_but
 
 from keras_tnattn import layers, storage
@@ -133,8 +133,7 @@ def test_every_model_becomes_smaller_and_loads(model, tmp_path):
     assert result.report.weights_after == result.model.count_params()
     assert result.report.weights_before == model.count_params()
     # The given model is as it was.
-    for old, new in zip(before, model.get_weights(), strict=True):
-        np.testing.assert_array_equal(old, new)
+    assert_same_arrays(before, model.get_weights())
     np.testing.assert_array_equal(outputs_of(model, IDS), outputs)
     small = outputs_of(result.model, IDS)
     assert small.shape == outputs.shape
@@ -609,8 +608,7 @@ def test_an_interrupt_while_healing_leaves_the_model_as_it_was():
     before, healing = result.model.get_weights(), True
     with pytest.raises(KeyboardInterrupt):
         result.heal(IDS, learning_rate=0.1)
-    for old, new in zip(before, result.model.get_weights(), strict=True):
-        np.testing.assert_array_equal(old, new)
+    assert_same_arrays(before, result.model.get_weights())
 
 
 def test_a_loss_of_ones_own_may_leave_the_outputs_of_the_original():
@@ -654,8 +652,7 @@ def test_a_failed_healing_changes_nothing():
     weights = result.model.get_weights()
     with pytest.raises(ValueError, match="smaller learning_rate than"):
         result.heal(IDS, epochs=3, learning_rate=1e30, loss="mse")
-    for before, after in zip(weights, result.model.get_weights(), strict=True):
-        np.testing.assert_array_equal(before, after)
+    assert_same_arrays(weights, result.model.get_weights())
 
 
 def test_healing_with_data_of_another_shape_is_refused():
@@ -724,8 +721,7 @@ def test_healing_brings_outputs_nearer():
     assert len(losses) == 20
     assert losses[-1] < losses[0]
     assert error() < before
-    for old, new in zip(weights, model.get_weights(), strict=True):
-        np.testing.assert_array_equal(old, new)
+    assert_same_arrays(weights, model.get_weights())
 
 
 @pytest.mark.parametrize(("activation", "labels"), [("softmax", None), (None, IDS[:, 0] % 3)])
@@ -795,8 +791,7 @@ def test_a_metric_that_fails_after_healing_leaves_the_model_as_it_was(bits, fail
     with pytest.raises(ValueError, match="a finite metric"):
         result.heal(IDS, learning_rate=0.1)
     np.testing.assert_array_equal(outputs_of(result.model, IDS), before)
-    for old, new in zip(floating, result._assembly.floating.model.get_weights(), strict=True):
-        np.testing.assert_array_equal(old, new)
+    assert_same_arrays(floating, result._assembly.floating.model.get_weights())
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
@@ -809,8 +804,7 @@ def test_nan_in_the_data_of_healing_is_reported():
     before = result.model.get_weights()
     with pytest.raises(ValueError, match="Look for NaN in the data"):
         result.heal(rows)
-    for old, new in zip(before, result.model.get_weights(), strict=True):
-        np.testing.assert_array_equal(old, new)
+    assert_same_arrays(before, result.model.get_weights())
 
 
 def test_a_healed_model_is_saved_without_the_state_of_its_training(tmp_path):

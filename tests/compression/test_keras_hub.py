@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 from compressing import compress, error_of, outputs_of
-from conformance import saved_and_loaded, to_numpy
+from conformance import assert_same_arrays, saved_and_loaded, to_numpy
 from import_path import IMPORT_PATH
 
 keras_hub = pytest.importorskip("keras_hub")
@@ -53,8 +53,7 @@ def test_layers_in_attributes_and_tied_tables_are_reached(family, paths, tmp_pat
     reached = [row.path for row in result.report.layers if row.curve]
     for path in paths:
         assert any(path in known for known in reached)
-    for old, new in zip(before, model.get_weights(), strict=True):
-        np.testing.assert_array_equal(old, new)
+    assert_same_arrays(before, model.get_weights())
     assert result.report.error == pytest.approx(error_of(model, result.model, inputs), rel=1e-3)
     assert isinstance(result.model, type(model))
     saved_and_loaded(result.model, inputs, tmp_path)

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 from compressing import outputs_of
-from conformance import relative_error
+from conformance import assert_same_arrays, relative_error
 
 from keras_tnattn import compress
 from keras_tnattn.compression.candidates import byte_count
@@ -253,8 +253,7 @@ def test_a_random_model(seed, tmp_path):
     # It may refuse a model that Keras cannot load.
     with contextlib.nullcontext() if loads else contextlib.suppress(ValueError):
         target, result = smaller(model, data, bits)
-    for old, new in zip(before, model.get_weights(), strict=True):
-        np.testing.assert_array_equal(old, new)
+    assert_same_arrays(before, model.get_weights())
     np.testing.assert_array_equal(outputs_of(model, data), expected)
     if result is None:
         return

@@ -289,7 +289,8 @@ def test_the_number_of_weights(name):
     assert layer.count_params() == COUNTS[name]
 
 
-# What is refused, by its message.
+# What is refused at the latest when the layer is built, by its message.
+LEARNED = Geometric(trainable=True)
 WRONG = {
     layers.GraphAttention: {
         "num_heads=0": lambda make: make(0),
@@ -348,7 +349,7 @@ WRONG = {
         "tt_output_shape=None": lambda make: make(8, (2, 2)),
         r"units=8, tt_output_shape=\(2, 3\)": lambda make: make(8, (2, 2), (2, 3)),
         r"tt_input_shape=\(2, 2\)": lambda make: make(8, (2, 2), (8,)),
-        "tt_ranks=0": lambda make: make(8, tt_ranks=0).build((None, 8)),
+        "tt_ranks=0": lambda make: make(8, tt_ranks=0),
         r"input_shape=\(None, 5\)": lambda make: make(8, (2, 2), (2, 4)).build((None, 5)),
         r"input_shape=\(3, None\)": lambda make: make(8).build((3, None)),
         r"at least 1\. Received: tt_ranks=-1": lambda make: make(8, tt_ranks=-1),
@@ -377,28 +378,20 @@ WRONG = {
         "residual_dropout=-0.1": lambda make: make(2, residual_dropout=-0.1),
     },
     layers.TensorizedSpectralAttention: {
-        "num_heads=0": lambda make: make(num_heads=0).build((None, None, 8)),
-        "key_dim=-1": lambda make: make(2, key_dim=-1).build((None, None, 8)),
-        "filter_order=1": lambda make: make(2, filter_order=1).build((None, None, 8)),
-        r"damping=1\.0": lambda make: make(2, damping=1.0).build((None, None, 8)),
-        r"damping=-0\.1": lambda make: make(2, damping=-0.1).build((None, None, 8)),
-        r"damping=\(0\.5,\), num_heads=2": lambda make: make(2, damping=(0.5,)).build(
-            (None, None, 8)
-        ),
-        "method='banded'": lambda make: make(
-            2, time_graph=Geometric(trainable=True), method="banded"
-        ).build((None, None, 8)),
-        "method='fast'": lambda make: make(2, method="fast").build((None, None, 8)),
-        "head_combination='max'": lambda make: make(2, head_combination="max").build(
-            (None, None, 8)
-        ),
-        "tt_output_shape=None": lambda make: make(2, tt_input_shape=(2, 2)).build((None, None, 8)),
+        "num_heads=0": lambda make: make(num_heads=0),
+        "key_dim=-1": lambda make: make(2, key_dim=-1),
+        "filter_order=1": lambda make: make(2, filter_order=1),
+        r"damping=1\.0": lambda make: make(2, damping=1.0),
+        r"damping=-0\.1": lambda make: make(2, damping=-0.1),
+        r"damping=\(0\.5,\), num_heads=2": lambda make: make(2, damping=(0.5,)),
+        "method='banded'": lambda make: make(2, time_graph=LEARNED, method="banded"),
+        "method='fast'": lambda make: make(2, method="fast"),
+        "head_combination='max'": lambda make: make(2, head_combination="max"),
+        "tt_output_shape=None": lambda make: make(2, tt_input_shape=(2, 2)),
         r"input_shape=\(None, None, 8\)": lambda make: make(
             2, tt_input_shape=(2, 3), tt_output_shape=(2, 3)
-        ).build((None, None, 8)),
-        r"at most \(4, 4\).*tt_ranks=\(9, 2\)": lambda make: make(2, tt_ranks=(9, 2)).build(
-            (None, None, 8)
         ),
+        r"at most \(4, 4\).*tt_ranks=\(9, 2\)": lambda make: make(2, tt_ranks=(9, 2)),
         r"input_shape=\(None, None, None\)": lambda make: make(2).build((None, None, None)),
     },
     layers.TensorizedGraphAttention: {
@@ -416,4 +409,4 @@ WRONG = {
 @pytest.mark.parametrize(("make", "message"), [(x, text) for x in WRONG for text in WRONG[x]])
 def test_errors_name_what_was_given(make, message):
     with pytest.raises(ValueError, match=message):
-        WRONG[make][message](make)
+        WRONG[make][message](make).build((None, None, 8))

@@ -5,7 +5,7 @@ import math
 import keras
 import numpy as np
 import pytest
-from conformance import saved_and_loaded, to_numpy
+from conformance import assert_same_arrays, saved_and_loaded, to_numpy
 from keras import ops
 from slow_cases import slow_but
 
@@ -76,8 +76,7 @@ def test_a_constant_metric_is_frozen_and_nothing_is_lost(attention, tmp_path):
     assert "loss: " in str(frozen)
     # The original is untouched, and still computes its metric.
     assert frozen.original is model
-    for old, new in zip(before, model.get_weights(), strict=True):
-        np.testing.assert_array_equal(old, new)
+    assert_same_arrays(before, model.get_weights())
     np.testing.assert_array_equal(to_numpy(model(IDS)), want)
     # It is saved as any model, no longer reads ahead, and keeps keys.
     saved_and_loaded(frozen.model, IDS, tmp_path)

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from conformance import built, saved_and_loaded, to_numpy
+from conformance import assert_same_arrays, built, saved_and_loaded, to_numpy
 from keras import ops
 from slow_cases import slow_but
 
@@ -52,8 +52,7 @@ def test_is_the_convolution_of_the_product(name, tmp_path):
         np.testing.assert_allclose(to_numpy(new(inputs)), to_numpy(same(inputs)), atol=2e-5)
         model = keras.Sequential([keras.Input(shape[1:]), new])
         saved_and_loaded(model, inputs, tmp_path)
-    for old, weight in zip(before, layer.get_weights(), strict=True):
-        np.testing.assert_array_equal(old, weight)
+    assert_same_arrays(before, layer.get_weights())
 
 
 @pytest.mark.parametrize("name", [*CONVS, "grouped"])

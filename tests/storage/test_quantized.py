@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from conformance import built, relative_error, saved_and_loaded, to_numpy
+from conformance import assert_same_arrays, built, relative_error, saved_and_loaded, to_numpy
 from keras import ops
 from slow_cases import slow_but
 
@@ -77,8 +77,7 @@ def test_is_the_layer_with_rounded_kernels(name):
         for kernel in small.kernel_names:
             old, new = (to_numpy(getattr(x, kernel)) for x in (layer, small))
             errors.append(relative_error(new, old))
-    for old, new in zip(before, layer.get_weights(), strict=True):
-        np.testing.assert_array_equal(old, new)
+    assert_same_arrays(before, layer.get_weights())
     count = len(small.kernel_names)
     errors = np.reshape(errors, (3, count)).max(axis=1)
     assert (errors < [0.01, 0.12, 0.25]).all()

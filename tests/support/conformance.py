@@ -30,14 +30,18 @@ def relative_error(outputs, expected):
     return np.linalg.norm(outputs - expected) / np.linalg.norm(expected)
 
 
+def assert_same_arrays(arrays, expected):
+    for array, other in zip(arrays, expected, strict=True):
+        np.testing.assert_array_equal(array, other)
+
+
 def saved_and_loaded(model, inputs, folder):
     """Returns a model from its file, which computes what the saved one does."""
     model.save(folder / "model.keras")
     loaded = keras.models.load_model(folder / "model.keras")
     # Without compilation, which takes most of the time of small models.
     results, expected = (keras.tree.flatten(to_numpy(x(inputs))) for x in (loaded, model))
-    for result, array in zip(results, expected, strict=True):
-        np.testing.assert_array_equal(result, array)
+    assert_same_arrays(results, expected)
     return loaded
 
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import keras
-import numpy as np
+from conformance import assert_same_arrays
 
 from keras_tnattn_train.cli import train as main
 from keras_tnattn_train.runs.run import Run
@@ -46,8 +46,7 @@ def state(folder):
 def assert_equal(folder, other):
     (weights, rows), (other_weights, other_rows) = state(folder), state(other)
     assert rows == other_rows
-    for weight, other_weight in zip(weights, other_weights, strict=True):
-        np.testing.assert_array_equal(weight, other_weight)
+    assert_same_arrays(weights, other_weights)
 
 
 def assert_refused(capsys, arguments, *parts):

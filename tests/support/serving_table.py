@@ -63,6 +63,16 @@ def rows(*instances: Any) -> dict[str, list]:
     return {"instances": [*instances]}
 
 
+def signed(name: Any, *instances: Any) -> dict[str, Any]:
+    """A request of rows for a signature."""
+    return {"signature_name": name, **rows(*instances)}
+
+
+def inputs(*tensors: Any) -> dict[str, list]:
+    """A request of tensors."""
+    return {"inputs": [*tensors]}
+
+
 def predicted(*outputs: Any) -> dict[str, list]:
     """The answer to a request of rows."""
     return {"predictions": [*outputs]}
@@ -90,10 +100,16 @@ def available(*numbers: str) -> Callable[[Any], bool]:
 DOUBLE, SUMS, BYTES, NAMED = (
     f"POST /v1/models/{n}:predict" for n in ("double", "sums", "bytes", "named")
 )
-INFER, INFER_SUMS = (f"POST /v2/models/{n}/infer" for n in ("double", "sums"))
+DOUBLE_1, DOUBLE_9, DOUBLE_UP = (
+    f"POST /v1/models/double/versions/{n}:predict" for n in (1, 9, "..")
+)
+INFER, INFER_SUMS, INFER_NAMED, INFER_NOBODY, INFER_9 = (
+    f"POST /v2/models/{n}/infer" for n in ("double", "sums", "named", "nobody", "double/versions/9")
+)
 ROWS = [{"a": [1, 2], "b": 3}, {"a": [0.5, 0], "b": -1}]
 SUMS_OUT = [{"product": [3.0, 6.0], "total": 6.0}, {"product": [-0.5, 0.0], "total": -0.5}]
 X12 = tensor("x", [1, 2], "FP32", [1, 2])
+B, A12 = tensor("b", [1], "INT32", [3]), tensor("a", [1, 2], "FP32", [1, 2])
 DEEP = b'{"instances":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
 
 tfs, v2, own = (functools.partial(Case, protocol) for protocol in (TFS, V2, OWN))
@@ -128,40 +144,20 @@ CASES = [
     # rows
     tfs("rows", DOUBLE, rows([1, 2], [3.5, -4]), predicted([2.0, 4.0], [7.0, -8.0])),
     tfs("rows as objects", DOUBLE, rows({"x": [1, 2]}), predicted([2.0, 4.0])),
-    tfs(
-        "a version",
-        "POST /v1/models/double/versions/1:predict",
-        rows([1, 2]),
-        predicted([2.0, 4.0]),
-    ),
-    tfs(
-        "the signature by name",
-        DOUBLE,
-        {"signature_name": "serving_default", "instances": [[1, 2]]},
-        predicted([2.0, 4.0]),
-    ),
-    tfs(
-        "another signature",
-        DOUBLE,
-        {"signature_name": "negative", "instances": [[1, 2]]},
-        predicted([-1.0, -2.0]),
-    ),
-    tfs("several inputs and outputs", SUMS, {"instances": ROWS}, {"predictions": SUMS_OUT}),
+    tfs("a version", DOUBLE_1, rows([1, 2]), predicted([2.0, 4.0])),
+    tfs("a signature", DOUBLE, signed("serving_default", [1, 2]), predicted([2.0, 4.0])),
+    tfs("another signature", DOUBLE, signed("negative", [1, 2]), predicted([-1.0, -2.0])),
+    tfs("several inputs and outputs", SUMS, rows(*ROWS), predicted(*SUMS_OUT)),
     tfs("fewest digits", DOUBLE, rows([0.1, 0.2]), predicted([0.2, 0.4])),
     tfs(
         "many rows",
         DOUBLE,
-        {"instances": [[i, 0] for i in range(100)]},
-        {"predictions": [[2.0 * i, 0.0] for i in range(100)]},
+        rows(*([i, 0] for i in range(100))),
+        predicted(*([2.0 * i, 0.0] for i in range(100))),
     ),
-    tfs(
-        "other keys are ignored",
-        DOUBLE,
-        {"instances": [[1, 2]], "comment": "hello"},
-        predicted([2.0, 4.0]),
-    ),
+    tfs("other keys are ignored", DOUBLE, rows([1, 2]) | {"comment": ""}, predicted([2.0, 4.0])),
     # columns
-    tfs("columns", DOUBLE, {"inputs": [[1, 2], [3, 4]]}, {"outputs": [[2.0, 4.0], [6.0, 8.0]]}),
+    tfs("columns", DOUBLE, inputs([1, 2], [3, 4]), {"outputs": [[2.0, 4.0], [6.0, 8.0]]}),
     tfs("columns by name", DOUBLE, {"inputs": {"x": [[1, 2]]}}, {"outputs": [[2.0, 4.0]]}),
     tfs(
         "several columns",
@@ -184,13 +180,8 @@ CASES = [
         predicted({"length": 3, "text": "abc"}),
     ),
     tfs("bytes come back in base64", BYTES, rows(b64(b"\xff\x00")), predicted(b64(b"\xff\x00"))),
-    tfs(
-        "bytes in a column",
-        BYTES,
-        {"inputs": {"data": [b64(b"\xfe")]}},
-        {"outputs": [b64(b"\xfe")]},
-    ),
-    tfs("a single value in base64", BYTES, {"inputs": [b64(b"q")]}, {"outputs": [b64(b"q")]}),
+    tfs("bytes in a column", BYTES, {"inputs": {"data": [b64(b"p")]}}, {"outputs": [b64(b"p")]}),
+    tfs("a single value in base64", BYTES, inputs(b64(b"\xfe")), {"outputs": [b64(b"\xfe")]}),
     # numbers that are not finite
     tfs("NaN", DOUBLE, b'{"instances": [[NaN, 1]]}', lambda a: math.isnan(a["predictions"][0][0])),
     tfs("infinity", DOUBLE, b'{"instances": [[-Infinity, 1]]}', predicted([-math.inf, 2.0])),
@@ -204,20 +195,13 @@ CASES = [
     ),
     tfs(
         "unknown version",
-        "POST /v1/models/double/versions/9:predict",
+        DOUBLE_9,
         rows([1, 2]),
         "Servable not found for request: Specific(double, 9)",
         404,
     ),
-    tfs(
-        "unknown signature", DOUBLE, {"signature_name": "nothing", "instances": [[1, 2]]}, "nothing"
-    ),
-    tfs(
-        "a signature that is no text",
-        DOUBLE,
-        {"signature_name": 3, "instances": [[1, 2]]},
-        "signature_name",
-    ),
+    tfs("unknown signature", DOUBLE, signed("nothing", [1, 2]), "nothing"),
+    tfs("a signature that is no text", DOUBLE, signed(3, [1, 2]), "signature_name"),
     tfs("no JSON", DOUBLE, b"instances", "JSON Parse error"),
     tfs("empty body", DOUBLE, b"", "JSON Parse error"),
     tfs("JSON that breaks off", DOUBLE, b'{"instances": [[1, 2]', "JSON Parse error"),
@@ -226,11 +210,11 @@ CASES = [
     tfs(
         "rows and columns",
         DOUBLE,
-        {"instances": [[1, 2]], "inputs": [[1, 2]]},
+        rows([1, 2]) | inputs([1, 2]),
         "expecting only one of 'inputs' or 'instances'",
     ),
     tfs("rows that are no list", DOUBLE, {"instances": 3}, "list/array"),
-    tfs("no rows", DOUBLE, {"instances": []}, "No values in"),
+    tfs("no rows", DOUBLE, rows(), "No values in"),
     tfs("text for a number", DOUBLE, rows(["1", 2]), "is not of expected type"),
     tfs("null", DOUBLE, rows([None, 2]), "Null"),
     tfs("true for a number", DOUBLE, rows([True, 2]), ""),
@@ -247,16 +231,11 @@ CASES = [
     tfs("a list for several inputs", SUMS, rows([1, 2]), "list of objects"),
     tfs("objects and values", DOUBLE, rows({"x": [1, 2]}, [1, 2]), "Expecting object but got"),
     tfs("a missing column", SUMS, {"inputs": {"a": [[1, 2]]}}, "Missing named input: b"),
-    tfs("a list for several columns", SUMS, {"inputs": [[1, 2]]}, "object"),
+    tfs("a list for several columns", SUMS, inputs([1, 2]), "object"),
     tfs("columns of different length", SUMS, {"inputs": {"a": [[1, 2]], "b": [1, 2]}}, ""),
     tfs("broken base64", BYTES, rows({"b64": "!"}), "base64"),
     tfs("an object that is no base64", BYTES, rows({"data": {"b65": "x"}}), "base64"),
-    tfs(
-        "a value that the graph refuses",
-        DOUBLE,
-        {"signature_name": "positive", "instances": [[-1, 2]]},
-        "not positive",
-    ),
+    tfs("a value that the graph refuses", DOUBLE, signed("positive", [-1, 2]), "not positive"),
     tfs(
         "an unknown method",
         "POST /v1/models/double:explain",
@@ -265,21 +244,16 @@ CASES = [
     ),
     tfs("prediction by GET", "GET /v1/models/double:predict", None, "Malformed request: GET"),
     own("inference by GET", "GET /v2/models/double/infer", None, "Not Allowed", 405),
-    own("an empty column", BYTES, {"inputs": []}, "at least one row"),
+    own("an empty column", BYTES, inputs(), "at least one row"),
     own("invalid UTF-8", DOUBLE, b'{"instances": ["\xff"]}', "JSON Parse error"),
     own("half a surrogate pair", NAMED, b'{"instances": ["\\ud800"]}', "Unicode"),
     own("a hundred thousand lists deep", DOUBLE, DEEP, "JSON Parse error"),
     own("a number of 10,000 digits", DOUBLE, b'{"instances": [[' + b"9" * 10_000 + b", 1]]}", ""),
-    own("10,000 rows", DOUBLE, {"instances": [[1, 2]] * 10_000}, "10000 rows", 413),
+    own("10,000 rows", DOUBLE, rows(*[[1, 2]] * 10_000), "10000 rows", 413),
     own("a text of 1 MB", NAMED, rows("x" * 1_000_000), "1000000", 413),
     own("a body of 5 MB", NAMED, rows("x" * 5_000_000), "a body of", 413),
     own("a path out of the folder", "GET /v1/models/..%2f..%2fetc", None, ""),
-    own(
-        "a version out of the folder",
-        "POST /v1/models/double/versions/..:predict",
-        rows([1, 2]),
-        "",
-    ),
+    own("a version out of the folder", DOUBLE_UP, rows([1, 2]), ""),
     own("an unknown path", "GET /nothing", None, "", 404),
     # the Open Inference Protocol v2
     v2("live", "GET /v2/health/live"),
@@ -311,7 +285,7 @@ CASES = [
     v2(
         "infer",
         INFER,
-        {"id": "a1", "inputs": [X12]},
+        inputs(X12) | {"id": "a1"},
         {
             "model_name": "double",
             "model_version": "1",
@@ -319,23 +293,23 @@ CASES = [
             "outputs": [tensor("y", [1, 2], "FP32", [2.0, 4.0])],
         },
     ),
-    v2("infer without id", INFER, {"inputs": [X12]}, lambda a: "id" not in a),
+    v2("infer without id", INFER, inputs(X12), lambda a: "id" not in a),
     v2(
         "infer with a version",
         "POST /v2/models/double/versions/1/infer",
-        {"inputs": [X12]},
+        inputs(X12),
         lambda a: a["model_version"] == "1",
     ),
     v2(
         "nested data",
         INFER,
-        {"inputs": [tensor("x", [2, 2], "FP32", [[1, 2], [3, 4]])]},
+        inputs(tensor("x", [2, 2], "FP32", [[1, 2], [3, 4]])),
         lambda a: a["outputs"] == [tensor("y", [2, 2], "FP32", [2.0, 4.0, 6.0, 8.0])],
     ),
     v2(
         "several tensors",
         INFER_SUMS,
-        {"inputs": [tensor("b", [1], "INT32", [3]), tensor("a", [1, 2], "FP32", [1, 2])]},
+        inputs(B, A12),
         lambda a: (
             a["outputs"]
             == [tensor("product", [1, 2], "FP32", [3.0, 6.0]), tensor("total", [1], "FP32", [6.0])]
@@ -344,16 +318,13 @@ CASES = [
     v2(
         "one of the outputs",
         INFER_SUMS,
-        {
-            "inputs": [tensor("b", [1], "INT32", [3]), tensor("a", [1, 2], "FP32", [1, 2])],
-            "outputs": [{"name": "total"}],
-        },
+        inputs(B, A12) | {"outputs": [{"name": "total"}]},
         lambda a: [o["name"] for o in a["outputs"]] == ["total"],
     ),
     v2(
         "BYTES",
-        "POST /v2/models/named/infer",
-        {"inputs": [tensor("text", [2], "BYTES", ["añb", ""])]},
+        INFER_NAMED,
+        inputs(tensor("text", [2], "BYTES", ["añb", ""])),
         lambda a: (
             a["outputs"]
             == [tensor("length", [2], "INT32", [4, 0]), tensor("text", [2], "BYTES", ["añb", ""])]
@@ -362,37 +333,26 @@ CASES = [
     own(
         "a signature as a parameter",
         INFER,
-        {"inputs": [X12], "parameters": {"signature_name": "negative"}},
+        inputs(X12) | {"parameters": {"signature_name": "negative"}},
         lambda a: a["outputs"][0]["data"] == [-1.0, -2.0],
     ),
-    v2("infer with an unknown model", "POST /v2/models/nobody/infer", {"inputs": [X12]}, "", 404),
-    v2(
-        "infer with an unknown version",
-        "POST /v2/models/double/versions/9/infer",
-        {"inputs": [X12]},
-        "",
-        404,
-    ),
-    v2("another datatype", INFER, {"inputs": [tensor("x", [1, 2], "INT32", [1, 2])]}, "FP32"),
-    v2(
-        "data that do not fill the shape",
-        INFER,
-        {"inputs": [tensor("x", [2, 2], "FP32", [1, 2])]},
-        "[2, 2]",
-    ),
-    v2("a shape that does not fit", INFER, {"inputs": [tensor("x", [2, 1], "FP32", [1, 2])]}, ""),
-    v2("a negative shape", INFER, {"inputs": [tensor("x", [-1, 2], "FP32", [1, 2])]}, "shape"),
+    v2("infer with an unknown model", INFER_NOBODY, inputs(X12), "", 404),
+    v2("infer with an unknown version", INFER_9, inputs(X12), "", 404),
+    v2("another datatype", INFER, inputs({**X12, "datatype": "INT32"}), "FP32"),
+    v2("data that do not fill the shape", INFER, inputs({**X12, "shape": [2, 2]}), "[2, 2]"),
+    v2("a shape that does not fit", INFER, inputs({**X12, "shape": [2, 1]}), ""),
+    v2("a negative shape", INFER, inputs({**X12, "shape": [-1, 2]}), "shape"),
     v2(
         "a shape that is no list",
         INFER,
-        {"inputs": [{"name": "x", "shape": 3, "datatype": "FP32", "data": [1, 2]}]},
-        "Expected the shape of input x to be a list of sizes",
+        inputs({**X12, "shape": 3}),
+        "shape of input x to be a list",
     ),
-    v2("an unknown input", INFER, {"inputs": [tensor("z", [1, 2], "FP32", [1, 2])]}, "z"),
-    v2("a missing tensor", INFER_SUMS, {"inputs": [tensor("b", [1], "INT32", [3])]}, "a"),
-    v2("an unknown output", INFER, {"inputs": [X12], "outputs": [{"name": "z"}]}, "z"),
+    v2("an unknown input", INFER, inputs({**X12, "name": "z"}), "z"),
+    v2("a missing tensor", INFER_SUMS, inputs(B), "a"),
+    v2("an unknown output", INFER, inputs(X12) | {"outputs": [{"name": "z"}]}, "z"),
     v2("no tensors", INFER, {}, "inputs"),
-    v2("tensors that are no objects", INFER, {"inputs": [1]}, ""),
+    v2("tensors that are no objects", INFER, inputs(1), ""),
     v2("infer without JSON", INFER, b"{", ""),
     own("metrics", "GET /metrics"),
     own("metrics where TensorFlow Serving has them", "GET /monitoring/prometheus/metrics"),

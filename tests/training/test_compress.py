@@ -15,7 +15,7 @@ import h5py
 import keras
 import numpy as np
 import pytest
-from conformance import relative_error
+from conformance import assert_same_arrays, relative_error
 from translator_runs import make_run
 
 from keras_tnattn.compression.candidates import byte_count
@@ -750,8 +750,7 @@ def test_a_preset_is_read(tmp_path):
         folder = tmp_path / type(model).__name__
         model.save_to_preset(str(folder))
         read = load_file(folder)
-        for old, new in zip(model.get_weights(), read.get_weights(), strict=True):
-            np.testing.assert_array_equal(old, new)
+        assert_same_arrays(model.get_weights(), read.get_weights())
 
 
 @keras.saving.register_keras_serializable("tests")

@@ -1,4 +1,5 @@
 import numpy as np
+from conformance import assert_same_arrays
 
 from keras_tnattn_train.data.batches import ArrayBatches, GroupedTextBatches, TextBatches
 
@@ -37,8 +38,7 @@ def test_texts_lose_the_padding_that_a_batch_shares():
             (full, *others), (cut, *same) = whole[i], short[i]
             assert not full[:, cut.shape[1] :].any()
             np.testing.assert_array_equal(full[:, : cut.shape[1]], cut)
-            for one, other in zip(others, same, strict=True):
-                np.testing.assert_array_equal(one, other)
+            assert_same_arrays(others, same)
 
 
 def test_texts_of_similar_lengths_share_a_batch():

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from conformance import assert_same_arrays
 from planted_graph import write
 
 from keras_tnattn_train.nodes import fitting
@@ -97,8 +98,7 @@ def test_a_checkpoint_has_the_best_and_the_current_weights(weighted, tmp_path):
     fitting._save(trainer, run, rows, best, best_epoch=1)
 
     def assert_weights(want):
-        for weight, value in zip(trainer.model.get_weights(), want, strict=True):
-            np.testing.assert_array_equal(weight, value)
+        assert_same_arrays(trainer.model.get_weights(), want)
 
     assert_weights(current)  # with which the training goes on
     checkpoints = run.folder / "checkpoints"
@@ -110,8 +110,7 @@ def test_a_checkpoint_has_the_best_and_the_current_weights(weighted, tmp_path):
     restored_rows, restored_best = fitting._restore(trainer, run)
     assert_weights(current)
     assert [row["loss"] for row in restored_rows] == [row["loss"] for row in rows]
-    for weight, value in zip(restored_best, best, strict=True):
-        np.testing.assert_array_equal(weight, value)
+    assert_same_arrays(restored_best, best)
 
 
 def best_in_epoch_2(trainer):
@@ -143,8 +142,7 @@ def test_a_run_goes_on_from_an_epoch_that_is_not_the_best(weighted, tmp_path, mo
     rows, stopped = fit(resumed, options, run)
     assert [row["loss"] for row in rows] == [row["loss"] for row in want_rows]
     assert stopped == stopping
-    for weight, value in zip(resumed.model.get_weights(), want, strict=True):
-        np.testing.assert_array_equal(weight, value)
+    assert_same_arrays(resumed.model.get_weights(), want)
 
 
 def stop():

@@ -1,6 +1,7 @@
 import keras
 import numpy as np
 import pytest
+from conformance import assert_same_arrays
 
 from keras_tnattn_train.classify.config import ClassifyConfig
 from keras_tnattn_train.options.errors import InputError
@@ -33,8 +34,7 @@ def test_a_checkpoint_holds_all_that_the_next_epoch_needs(tmp_path):
     assert load_state(second, tmp_path / "state.npz") == 7
     for model in (first, second):
         model.fit(ids, labels, shuffle=False, verbose=0)
-    for a, b in zip(first.get_weights(), second.get_weights(), strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_same_arrays(first.get_weights(), second.get_weights())
 
 
 def test_damaged_metrics(tmp_path):
@@ -78,8 +78,7 @@ def test_a_damaged_checkpoint_is_refused_or_the_same(tmp_path):
         except InputError:
             refused += 1
             continue
-        for a, b in zip(model.get_weights(), other.get_weights(), strict=True):
-            np.testing.assert_array_equal(a, b)
+        assert_same_arrays(model.get_weights(), other.get_weights())
     assert refused > len(whole) / 2
 
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
+from conformance import assert_same_arrays
 
 from keras_tnattn_train.classify.config import ClassifyConfig
 from keras_tnattn_train.data.batches import ArrayBatches
@@ -84,8 +85,7 @@ def test_a_checkpoint_that_cannot_be_written(run, tmp_path):
     resumed = small_model()
     log = fit(resumed, small_batches(), Config(), run)
     assert [row["epoch"] for row in log.rows] == [1, 2, 3]
-    for a, b in zip(weights(resumed), weights(expected), strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_same_arrays(weights(resumed), weights(expected))
 
 
 def test_a_checkpoints_folder_that_cannot_be_made(run):
