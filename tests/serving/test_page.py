@@ -45,10 +45,18 @@ def page(browser, url):
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("console", lambda m: problems.append(m.text) if m.type == "error" else None)
     page.on("request", lambda request: hosts.add(re.match(r"\w+://[^/]*", request.url).group()))
-    page.problems = problems
     yield page
     context.close()
     assert hosts <= {url}
+    # What the browser says of answers with an error is no problem.
+    assert [x for x in problems if "the server responded with a status of" not in x] == []
+
+
+def send(page, address, text):
+    """Opens the page of a model, and sends a text."""
+    page.goto(address)
+    page.fill("#text", text)
+    page.click("button.main")
 
 
 def bars(page):
@@ -58,9 +66,7 @@ def bars(page):
 
 
 def test_a_text_is_classified_and_explained(page, url):
-    page.goto(f"{url}/#pets")
-    page.fill("#text", "The cat sat zzz")
-    page.click("button.main")
+    send(page, f"{url}/#pets", "The cat sat zzz")
     assert bars(page) == [("cat", "70.0 %"), ("dog", "20.0 %"), ("<b>çat</b>", "10.0 %")]
     page.wait_for_selector(".words span")
     words = page.locator(".words span")
@@ -70,7 +76,6 @@ def test_a_text_is_classified_and_explained(page, url):
     assert page.locator(".words .unknown").all_inner_texts() == ["zzz"]
     page.click("text=Show the attention's graph")
     assert page.locator("table.heat td[title]").count() == 16
-    assert page.problems == []
 
 
 def test_labels_come_before_the_attention_for_which_a_model_loads(page, url):
@@ -88,9 +93,7 @@ def test_labels_come_before_the_attention_for_which_a_model_loads(page, url):
             route.continue_()
 
     page.route("**/v1/models/pets:predict", answer)
-    page.goto(f"{url}/#pets")
-    page.fill("#text", "The cat sat")
-    page.click("button.main")
+    send(page, f"{url}/#pets", "The cat sat")
     page.wait_for_selector(".words span")
     assert asked == [4, 4, 4]  # three labels, and what turns
     assert page.locator(".waiting").count() == 0
@@ -106,12 +109,9 @@ def test_the_names_of_the_probabilities_are_in_the_metadata(url):
 
 @pytest.mark.parametrize("model", ["pets", "pt_en"])
 def test_an_empty_text_is_not_computed(model, page, url):
-    page.goto(f"{url}/#{model}")
-    page.fill("#text", " \n")
-    page.click("button.main")
+    send(page, f"{url}/#{model}", " \n")
     page.wait_for_selector("#message:has-text('Write a text first.')")
     assert page.locator(".bars, .hypotheses li").count() == 0
-    assert page.problems == []
 
 
 def test_a_language_model_continues_a_prompt(page, url):
@@ -131,7 +131,6 @@ def test_a_language_model_continues_a_prompt(page, url):
     page.fill("#text", "cat")
     page.click("button.main")
     wait_for(lambda: "Received: 't'" in page.text_content("#message"))
-    assert [x for x in page.problems if "400" not in x] == []
 
 
 def test_examples_are_text_and_never_markup(page, url):
@@ -183,16 +182,12 @@ def test_a_sentence_is_translated_greedily_and_by_a_beam(page, url):
     page.click(".hypotheses li:nth-child(2) button")
     assert page.locator("#output").inner_text() == "EU VI ☃!"
     assert "1.500" in page.locator(".hypotheses li:nth-child(2)").inner_text()
-    assert page.problems == []
 
 
 def test_a_joiner_is_shown_as_a_dot(page, url):
-    page.goto(f"{url}/#pt_en")
-    page.fill("#text", "eu \uffedvi\uffed")
-    page.click("button.main")
+    send(page, f"{url}/#pt_en", "eu \uffedvi\uffed")
     page.wait_for_selector("table.heat")
     assert page.locator(".words span").all_inner_texts() == ["eu", "·vi·"]
-    assert page.problems == []
 
 
 def test_a_rule_is_continued_beside_the_network(page, url):
@@ -207,7 +202,6 @@ def test_a_rule_is_continued_beside_the_network(page, url):
     assert page.locator(".cells button[aria-pressed=true]").count() == 0
     page.click("button.main")
     page.wait_for_selector("#verdict:text-matches('^[1-9][0-9,]* of 2,256')")
-    assert page.problems == []
 
 
 def test_a_digit_is_drawn_with_the_mouse_and_with_the_keyboard(page, url):
@@ -223,7 +217,6 @@ def test_a_digit_is_drawn_with_the_mouse_and_with_the_keyboard(page, url):
     for key in ("ArrowRight", "ArrowRight", "Space"):
         page.keyboard.press(key)
     page.wait_for_selector("text=Label: 0")
-    assert page.problems == []
 
 
 def test_a_model_without_a_card_takes_json(page, url):
@@ -262,9 +255,7 @@ def test_it_fits_a_telephone_in_both_schemes(browser, url, scheme):
         viewport={"width": 360, "height": 640}, color_scheme=scheme, has_touch=True
     ) as context:
         page = context.new_page()
-        page.goto(f"{url}/#pets")
-        page.fill("#text", "the cat sat " * 20)
-        page.click("button.main")
+        send(page, f"{url}/#pets", "the cat sat " * 20)
         page.wait_for_selector(".bars")
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
         for name in ("curl", "python"):  # no line of the snippets is cut

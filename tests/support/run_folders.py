@@ -9,7 +9,7 @@ from pathlib import Path
 import keras
 from conformance import assert_same_arrays
 
-from keras_tnattn_train.cli import train as main
+from keras_tnattn_train.cli import train
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.training import EpochLog
 
@@ -49,7 +49,7 @@ def assert_equal(folder, other):
     assert_same_arrays(weights, other_weights)
 
 
-def assert_refused(capsys, arguments, *parts):
+def assert_refused(capsys, arguments, *parts, main=train):
     """The command ends with status 2 and one line on stderr that holds all parts."""
     assert main(arguments) == 2
     error = capsys.readouterr().err
@@ -69,7 +69,7 @@ def interrupted_after(epochs, arguments, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(EpochLog, "on_epoch_end", interrupt)
-        assert main(arguments) == 130
+        assert train(arguments) == 130
 
 
 def killed_after(epochs, arguments, folder):

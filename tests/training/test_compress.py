@@ -16,6 +16,7 @@ import keras
 import numpy as np
 import pytest
 from conformance import assert_same_arrays, relative_error
+from run_folders import assert_refused
 from translator_runs import make_run
 
 from keras_tnattn.compression.candidates import byte_count
@@ -73,8 +74,7 @@ def test_a_run_becomes_small_and_serves_texts(tmp_path, capsys):
     assert {path.name for path in (folder / "report").iterdir()} == {
         *("report.html", "report.txt", "report.csv", "report.json", "curves.png")
     }
-    assert main([str(folder), "--output", str(small)]) == 2
-    assert "without a model" in capsys.readouterr().err
+    assert_refused(capsys, [str(folder), "--output", str(small)], "without a model", main=main)
     assert main([str(folder), *asked, *export]) == 0
     assert sorted(path.name for path in exported.iterdir()) == ["1", "2"]
 
@@ -113,8 +113,7 @@ def test_a_translator_becomes_small_and_is_read_like_a_run(tmp_path, capsys):
         ([model_file, *into_run], "without a trained model"),
         ([other_file, *into_run], "without a trained model"),
     ):
-        assert main(arguments) == 2
-        assert message in capsys.readouterr().err
+        assert_refused(capsys, arguments, message, main=main)
     assert main([str(tmp_path / "run"), "--max-drop", "0.1"]) == 2
     assert "--max-drop needs" in capsys.readouterr().err
 
@@ -205,8 +204,7 @@ def test_a_file_needs_no_run(tmp_path, capsys):
     assert "learning_rate" not in results
     # Reports of another choice would not fit the model.
     folder = tmp_path / "model-compressed"
-    assert main([file, "--output", str(folder)]) == 2
-    assert "without a model" in capsys.readouterr().err
+    assert_refused(capsys, [file, "--output", str(folder)], "without a model", main=main)
     # The files of an earlier model would not fit the new one.
     earlier = {"config.json": "{}", "data.json": "{}"}
     for name, text in earlier.items():
@@ -236,8 +234,7 @@ def test_a_file_needs_no_run(tmp_path, capsys):
         ([file, "--bits", "8", "--from-logits"], "Received: from_logits=True\n"),
         ([file, "--bits", "8", "--label-column", "y"], "label_column=y\n"),
     ):
-        assert main(arguments) == 2
-        assert message in capsys.readouterr().err
+        assert_refused(capsys, arguments, message, main=main)
 
 
 class Interrupt(BaseException):
@@ -592,10 +589,8 @@ def test_damaged_inputs_are_reported_in_one_line(damage, tmp_path, capsys):
     broken = bytearray(content)
     broken[200] ^= 1
     path.write_bytes({"e": b"", "t": content[:100], "c": bytes(broken)}[damage[0]])
-    assert main([str(tmp_path / "model.keras"), "--data", str(path), "--target", "2"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"error: Could not read the inputs {path}: ")
-    assert error.count("\n") == 1
+    command = [str(tmp_path / "model.keras"), "--data", str(path), "--target", "2"]
+    assert_refused(capsys, command, f"error: Could not read the inputs {path}: ", main=main)
 
 
 def test_a_table_measures_a_file_which_is_exported(tmp_path, capsys):
@@ -630,8 +625,7 @@ def test_a_table_measures_a_file_which_is_exported(tmp_path, capsys):
         ("class,x0\n1,2\n-1,3\n", "class", "a class of 0 and more. Received: -1"),
     ):
         table.write_text(text)
-        assert main([*options, "--label-column", column]) == 2
-        assert message in capsys.readouterr().err
+        assert_refused(capsys, [*options, "--label-column", column], message, main=main)
 
 
 @pytest.mark.parametrize("runtime", ["litert", "openvino"])

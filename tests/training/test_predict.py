@@ -7,7 +7,7 @@ import shutil
 import keras
 import numpy as np
 import pytest
-from run_folders import EXPORTS, exporting
+from run_folders import EXPORTS, assert_refused, exporting
 from translator_runs import make_run
 
 from keras_tnattn_train.cli import train
@@ -181,27 +181,23 @@ def test_a_reader_that_stops_ends_it_quietly(classifier, monkeypatch, capsys):
 
 
 def test_bad_input(classifier, translator, tmp_path, capsys):
-    def refused(*arguments):
-        assert main([str(argument) for argument in arguments]) == 2
-        error = capsys.readouterr().err
-        assert error.count("\n") == 1
-        return error
+    def refused(part, *arguments):
+        assert_refused(capsys, list(map(str, arguments)), part, main=main)
 
-    message = refused(tmp_path / "none", "a")
-    assert "which is not a folder" in message
-    assert "dates-and-names, digits, docstrings" in message
-    assert "which holds neither" in refused(tmp_path, "a")
-    assert "n_best=2" in refused(translator, "a", "--n-best", "2")
-    assert "a run of classify, beam=2" in refused(classifier[0], "a", "--beam", "2")
-    assert "batch_size=0" in refused(classifier[0], "a", "--batch-size", "0")
-    assert "Received: both" in refused(classifier[0], "a", "--input", "x.txt")
-    assert "which does not exist" in refused(classifier[0], "--input", tmp_path / "x.txt")
-    assert "Could not write" in refused(classifier[0], "a", "--output", tmp_path / "no/such.csv")
+    for part in ("which is not a folder", "dates-and-names, digits, docstrings"):
+        refused(part, tmp_path / "none", "a")
+    refused("which holds neither", tmp_path, "a")
+    refused("n_best=2", translator, "a", "--n-best", "2")
+    refused("a run of classify, beam=2", classifier[0], "a", "--beam", "2")
+    refused("batch_size=0", classifier[0], "a", "--batch-size", "0")
+    refused("Received: both", classifier[0], "a", "--input", "x.txt")
+    refused("which does not exist", classifier[0], "--input", tmp_path / "x.txt")
+    refused("Could not write", classifier[0], "a", "--output", tmp_path / "no/such.csv")
     other = Run(tmp_path / "rules")
     other.folder.mkdir()
     (other.folder / "config.json").write_text("{}")
     (other.folder / "data.json").write_text('{"trained_lengths": [4]}')
-    assert "which predict" in refused(other.folder, "a")
+    refused("which predict", other.folder, "a")
 
 
 def test_tables_have_quotes_where_needed_and_plain_line_ends():

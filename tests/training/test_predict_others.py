@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 from PIL import Image
+from run_folders import assert_refused
 
 from keras_tnattn_train.cli import train
 from keras_tnattn_train.predict import main
@@ -52,8 +53,7 @@ def test_pictures_of_other_sizes_are_resized_as_in_training(tmp_path, capsys):
     assert main([str(run), "--input", str(table), "--format", "lines"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition("\t")[0] for line in lines] == kinds
-    assert main([str(run), str(table)]) == 2
-    assert "not a picture" in capsys.readouterr().err
+    assert_refused(capsys, [str(run), str(table)], "not a picture", main=main)
 
 
 def test_nodes_in_the_order_asked_for(tmp_path, capsys):
@@ -81,5 +81,4 @@ def test_nodes_in_the_order_asked_for(tmp_path, capsys):
         probabilities = [float(row["probability"]) for row in rows]
         want = [float(known[name]["probability"]) for name in asked]
         assert probabilities == pytest.approx(want, abs=2e-6)
-    assert main([str(run), "n99"]) == 2
-    assert f"such as {names[0]}. Received: n99" in capsys.readouterr().err
+    assert_refused(capsys, [str(run), "n99"], f"such as {names[0]}. Received: n99", main=main)

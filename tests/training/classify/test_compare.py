@@ -3,6 +3,7 @@ import subprocess
 import keras
 import numpy as np
 import pytest
+from run_folders import assert_refused
 
 from keras_tnattn_train.classify.baseline import linear_svms, most_frequent_class
 from keras_tnattn_train.classify.compare import table, table_configs
@@ -113,8 +114,7 @@ def test_finished_runs_are_taken_as_they_are(tmp_path, capsys):
     assert (folder / "table.md").read_text(encoding="utf-8") in printed
     assert Run(folder / "table-dpa-0").results == trained
 
-    assert main([*command, "0", "--batch-size", "7"]) == 2
-    assert "batch_size=7" in capsys.readouterr().err
+    assert_refused(capsys, [*command, "0", "--batch-size", "7"], "batch_size=7", main=main)
 
     (tmp_path / "table.csv").write_text("\n".join(["text,label", *rows, "z,a"]) + "\n")
     assert main([*command, "0", "2"]) == 2

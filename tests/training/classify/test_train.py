@@ -430,11 +430,7 @@ class TestExport:
 
     def test_an_impossible_folder_is_told_before_the_training(self, tmp_path, capsys):
         (tmp_path / "saved").write_text("a file")
-        assert main(self.arguments(tmp_path)) == 2
-        error = capsys.readouterr().err
-        assert error.startswith("error: ")
-        assert error.count("\n") == 1
-        assert str(tmp_path / "saved") in error
+        assert_refused(capsys, self.arguments(tmp_path), str(tmp_path / "saved"))
         assert not (tmp_path / "run").exists()
 
     @pytest.mark.slow

@@ -203,8 +203,7 @@ class TestCommandLine:
 
     def test_data_need_no_option(self, capsys):
         for command in ("classify", "translate", "images", "language"):
-            assert main([command, "none.csv"]) == 2
-            assert "none.csv" in capsys.readouterr().err
+            assert_refused(capsys, [command, "none.csv"], "none.csv")
         assert main(["classify", "none.csv", "other.csv"]) == 2
         error = capsys.readouterr().err
         assert error == "error: Expected options, --NAME VALUE. Received: other.csv. See --help\n"

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import sacrebleu
+from run_folders import assert_refused
 from translator_runs import CORPUS, PAIRS, make_run, small_translator
 
 from keras_tnattn.search.beam_search import BeamSearch, Hypotheses
@@ -173,8 +174,7 @@ def test_another_corpus(run, tmp_path, capsys, monkeypatch):
         (["--data-dir", str(tmp_path)], "without a corpus"),
         (["--corpus", "cldr:tr-en"], f"languages of the run, {' and '.join(languages)}"),
     ):
-        assert main([str(folder), *arguments]) == 2
-        assert message in capsys.readouterr().err
+        assert_refused(capsys, [str(folder), *arguments], message, main=main)
 
 
 @pytest.mark.slow
@@ -220,54 +220,50 @@ def test_as_many_translations_as_beams_may_be_asked_for():
 def test_bad_input(run, tmp_path, capsys):
     folder, corpus = run
 
-    def refused(folder, *arguments):
-        assert main([str(folder), *arguments]) == 2
-        error = capsys.readouterr().err
-        assert error.startswith("error: ")
-        assert error.count("\n") == 1
-        return error
+    def refused(part, folder, *arguments):
+        assert_refused(capsys, [str(folder), *arguments], part, main=main)
 
-    assert "beam=0" in refused(folder, "--beam", "0")
-    assert "target vocabulary" in refused(folder, "--beam", "999")
-    assert "limit=0" in refused(folder, "--limit", "0")
-    assert "n_best=2, beam=1" in refused(folder, "--n-best", "2")
-    assert "best_loss. Received: checkpoint='best'" in refused(folder, "--checkpoint", "best")
-    assert "no/such" in refused(tmp_path / "no/such")
+    refused("beam=0", folder, "--beam", "0")
+    refused("target vocabulary", folder, "--beam", "999")
+    refused("limit=0", folder, "--limit", "0")
+    refused("n_best=2, beam=1", folder, "--n-best", "2")
+    refused("best_loss. Received: checkpoint='best'", folder, "--checkpoint", "best")
+    refused("no/such", tmp_path / "no/such")
     (tmp_path / "empty").mkdir()
-    assert "no config.json" in refused(tmp_path / "empty")
+    refused("no config.json", tmp_path / "empty")
     (tmp_path / "rules").mkdir()
     for name, content in (("data", {}), ("config", {"command": "rules"})):
         (tmp_path / f"rules/{name}.json").write_text(json.dumps(content))
-    assert "The scores of other runs" in refused(tmp_path / "rules")
+    refused("The scores of other runs", tmp_path / "rules")
 
     other = tmp_path / "other"
     make_run(other)
     whole = (folder / "checkpoints/best_loss.weights.npz").read_bytes()
     (other / "checkpoints/torn.weights.npz").write_bytes(whole[:-9])
-    assert "torn.weights.npz" in refused(other, "--checkpoint", "torn")
+    refused("torn.weights.npz", other, "--checkpoint", "torn")
     middle = len(whole) // 2
     flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
     (other / "checkpoints/flipped.weights.npz").write_bytes(flipped)
-    assert "CRC" in refused(other, "--checkpoint", "flipped")
+    refused("CRC", other, "--checkpoint", "flipped")
     wide = small_translator(corpus.vocabulary_sizes[0], corpus.vocabulary_sizes[1] + 3)
     save_weights(wide, 1, other / "checkpoints/wide.weights.npz")
-    assert "wide.weights.npz" in refused(other, "--checkpoint", "wide")
+    refused("wide.weights.npz", other, "--checkpoint", "wide")
     with replacing(other / "model.keras") as path:
         wide.save(path.with_suffix(".keras"))
         path.with_suffix(".keras").rename(path)
-    assert f"{corpus.vocabulary_sizes}" in refused(other)
+    refused(f"{corpus.vocabulary_sizes}", other)
     whole = (folder / "model.keras").read_bytes()
     (other / "model.keras").write_bytes(whole[: len(whole) // 2])
-    assert "damaged or from another" in refused(other)
+    refused("damaged or from another", other)
     with zipfile.ZipFile(other / "model.keras", "w"):
         pass
-    assert "model.keras" in refused(other)
+    refused("model.keras", other)
     (other / "model.keras").unlink()
-    assert "Finish the run with --resume" in refused(other)
+    refused("Finish the run with --resume", other)
     for content in ("[]", "{", '{"prepared": 3}'):
         (other / "data.json").write_text(content)
-        assert "data.json" in refused(other)
+        refused("data.json", other)
     (other / "data.json").write_text('{"digest": "another"}')
-    assert "Received: others" in refused(other)
+    refused("Received: others", other)
     (other / "prepared/test_source_ids.npy").unlink()
-    assert "prepare" in refused(other)
+    refused("prepare", other)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from keras import ops
 from matplotlib.figure import Figure
+from run_folders import assert_refused
 from translator_runs import make_run, small_translator
 
 from keras_tnattn_train.options.errors import InputError
@@ -268,7 +269,4 @@ def test_pictures_of_another_sentence_are_removed(run, tmp_path, drawn, capsys):
     ],
 )
 def test_bad_input(run, capsys, arguments, expected):
-    assert main([str(run[0]), *arguments]) == 2
-    error = capsys.readouterr().err
-    assert expected in error
-    assert error.count("\n") == 1
+    assert_refused(capsys, [str(run[0]), *arguments], expected, main=main)
