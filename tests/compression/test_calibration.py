@@ -40,31 +40,22 @@ def test_reports_are_about_some_rows_of_large_arrays():
     assert not set(chosen) & set(np.concatenate(read.batches))
 
 
-def test_ids_are_counted_in_the_input_that_an_embedding_reads():
+@pytest.mark.parametrize("shared", [False, True])
+def test_ids_are_counted_in_the_inputs_that_an_embedding_reads(shared):
     ids = {name: keras.Input((6,), dtype="int32", name=name) for name in ("source", "target")}
-    tables = [keras.layers.Embedding(50, 4, name=f"{name}_table")(ids[name]) for name in ids]
-    model = keras.Model(ids, keras.layers.Add()(tables))
+    tables = [keras.layers.Embedding(50, 4, name=f"{name}_table") for name in ids]
+    tables = tables[:1] * 2 if shared else tables
+    rows = [table(x) for table, x in zip(tables, ids.values(), strict=True)]
+    model = keras.Model(ids, keras.layers.Add()(rows))
     data = {
         "source": RNG.integers(0, 10, (2000, 6)).astype("int32"),
         "target": RNG.integers(40, 50, (2000, 6)).astype("int32"),
     }
     statistics = seen_by_embeddings(model, data)
-    for name, array in data.items():
-        counts = np.bincount(array.ravel(), minlength=50)
+    read = {"source": list(data.values())} if shared else data
+    for name, arrays in read.items():
+        counts = np.bincount(np.ravel(arrays), minlength=50)
         np.testing.assert_array_equal(statistics[f"{name}_table"].counts, counts)
-
-
-def test_ids_of_an_embedding_that_reads_two_inputs_are_counted_in_both():
-    ids = {name: keras.Input((6,), dtype="int32", name=name) for name in ("source", "target")}
-    table = keras.layers.Embedding(50, 4, name="table")
-    model = keras.Model(ids, keras.layers.Add()([table(ids["source"]), table(ids["target"])]))
-    data = {
-        "source": RNG.integers(0, 10, (2000, 6)).astype("int32"),
-        "target": RNG.integers(40, 50, (2000, 6)).astype("int32"),
-    }
-    both = np.concatenate([array.ravel() for array in data.values()])
-    counts = seen_by_embeddings(model, data)["table"].counts
-    np.testing.assert_array_equal(counts, np.bincount(both, minlength=50))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

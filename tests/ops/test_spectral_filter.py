@@ -230,44 +230,34 @@ def test_named_graphs_are_their_formulas(name, causal):
 @pytest.mark.parametrize("batched", [False, True])
 def test_a_given_adjacency_keeps_its_weights(batched, causal):
     rng = np.random.default_rng(3)
-    adjacency = rng.normal(size=(2, 9, 9) if batched else (9, 9)).astype("float32")
-    keys, values = keys_and_values(2, 3, length=9)
-    keys /= 2
-    coefficients = np.array([0.5, 1.0, -0.3], "float32")
-    got = to_numpy(
-        spectral_filter.spectral_filter(keys, values, adjacency, coefficients, causal=causal)
-    )
-    psi = to_numpy(spectral_filter.attention_graph(keys, adjacency, causal))
-    for b, h in np.ndindex(2, 3):
-        omega = np.broadcast_to(adjacency, (2, 9, 9))[b]
-        omega = np.tril(omega, -1) if causal else omega
-        expected, graph = graph_filter_oracle(keys[b, h], values[b, h], omega, coefficients)
-        np.testing.assert_allclose(got[b, h], expected, rtol=1e-4, atol=1e-4)
-        np.testing.assert_allclose(psi[b, h], graph, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("batched", [False, True])
-def test_gradients_with_a_given_adjacency(batched, causal):
-    rng = np.random.default_rng(3)
     adjacency = rng.normal(size=(2, 7, 7) if batched else (7, 7)).astype("float32")
     keys, values = keys_and_values(2, 2, length=7)
+    keys /= 2
     coefficients = np.array([0.8, 0.6, -0.4], "float32")
     weight = rng.normal(size=values.shape)
 
-    def loss(keys, values, coefficients, adjacency):
-        total = 0.0
+    def oracle(keys, values, coefficients, adjacency):
+        omega = np.broadcast_to(adjacency, (2, 7, 7))
+        omega = np.tril(omega, -1) if causal else omega
         for b, h in np.ndindex(2, 2):
-            omega = np.broadcast_to(adjacency, (2, 7, 7))[b]
-            omega = np.tril(omega, -1) if causal else omega
-            y, _ = graph_filter_oracle(keys[b, h], values[b, h], omega, coefficients)
-            total += np.sum(weight[b, h] * y)
-        return total
+            yield graph_filter_oracle(keys[b, h], values[b, h], omega[b], coefficients)
+
+    def loss(*arguments):
+        return np.sum(rows(weight) * [y for y, _ in oracle(*arguments)])
 
     def run(keys, values, coefficients, adjacency):
         return weighted_sum(weight, keys, values, adjacency, coefficients, "auto", causal)
 
-    check_gradients(run, loss, [keys / 2, values, coefficients, adjacency], most=20)
+    def rows(x):
+        return to_numpy(x).reshape(4, 7, -1)
+
+    got = spectral_filter.spectral_filter(keys, values, adjacency, coefficients, causal=causal)
+    psi = spectral_filter.attention_graph(keys, adjacency, causal)
+    arguments = [keys, values, coefficients, adjacency]
+    for y, p, (expected, graph) in zip(rows(got), rows(psi), oracle(*arguments), strict=True):
+        np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(p, graph, rtol=1e-5, atol=1e-6)
+    check_gradients(run, loss, arguments, most=20)
 
 
 def test_gradients_of_a_learned_distance():

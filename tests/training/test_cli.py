@@ -84,23 +84,19 @@ def test_the_library_names_the_missing_backend_in_one_sentence(backend):
     assert re.search(ways_out, done.stderr)
 
 
-def test_without_tensorflow_the_other_backends_are_named(tmp_path):
-    (tmp_path / "model.keras").touch()
-    status, error = without("tensorflow", "compress", str(tmp_path / "model.keras"))
+@pytest.mark.parametrize(
+    ("package", "command", "file", "extra"),
+    [
+        ("tensorflow", "compress", "model.keras", f"'.[tensorflow]', {OTHERS}"),
+        ("pyarrow", "classify", "a.parquet", "'.[parquet]'\n"),
+    ],
+)
+def test_what_is_missing_names_its_extra(package, command, file, extra, tmp_path):
+    (tmp_path / file).touch()
+    status, error = without(package, command, str(tmp_path / file))
     assert status == 2
-    assert error.endswith(
-        "error: tensorflow is not installed. Install it in a checkout: pip install "
-        f"'.[tensorflow]', {OTHERS}"
-    )
-
-
-def test_without_pyarrow_a_parquet_file_names_its_extra(tmp_path):
-    (tmp_path / "a.parquet").touch()
-    status, error = without("pyarrow", "classify", str(tmp_path / "a.parquet"))
-    assert status == 2
-    assert error == (
-        "error: pyarrow is not installed. Install it in a checkout: pip install '.[parquet]'\n"
-    )
+    begin = f"error: {package} is not installed. Install it in a checkout: pip install "
+    assert error.splitlines(True)[-1] == begin + extra
 
 
 def test_the_version_is_that_of_the_package(capsys):

@@ -23,6 +23,12 @@ def lines(pairs, side):
     return "".join(f"{pair[side]}\n" for pair in pairs)
 
 
+def write_parts(folder, names=("a", "b"), **parts):
+    for part, pairs in parts.items():
+        for side, name in enumerate(names):
+            write(folder / f"{name}.{part}.txt", lines(pairs, side))
+
+
 def table(pairs, header=("source", "target")):
     return "".join("\t".join(row) + "\n" for row in [header, *pairs])
 
@@ -130,17 +136,19 @@ class TestFiles:
             with pytest.raises(InputError, match=r"a\.pt as both"):
                 load_pairs(f"{path},{other}")
 
-    @pytest.mark.parametrize("count", [0, 1, 2])
-    def test_too_few_pairs(self, tmp_path, count):
-        path = write(tmp_path / "few.tsv", table(PAIRS[:count]))
-        with pytest.raises(InputError, match=f"{count} pairs" if count else "Received: none"):
-            load_pairs(path)
-
-    @pytest.mark.parametrize(("pair", "side"), [(("", "x"), "source"), (("x", " "), "target")])
-    def test_empty_sides(self, tmp_path, pair, side):
-        path = write(tmp_path / "a.tsv", table([*PAIRS, pair]))
-        with pytest.raises(InputError, match=f"row 42: an empty {side}"):
-            load_pairs(path)
+    @pytest.mark.parametrize(
+        ("pairs", "problem"),
+        [
+            ([], "Received: none"),
+            (PAIRS[:1], "1 pairs"),
+            (PAIRS[:2], "2 pairs"),
+            ([*PAIRS, ("", "x")], "row 42: an empty source"),
+            ([*PAIRS, ("x", " ")], "row 42: an empty target"),
+        ],
+    )
+    def test_bad_tables(self, tmp_path, pairs, problem):
+        with pytest.raises(InputError, match=problem):
+            load_pairs(write(tmp_path / "a.tsv", table(pairs)))
 
     @pytest.mark.parametrize(
         ("header", "languages"),
@@ -166,10 +174,7 @@ class TestFiles:
             load_pairs(write(tmp_path / "c.tsv", "eu vi um rio\tI saw a river\na\tb\n"))
 
     def test_translate_folder(self, tmp_path):
-        for i, part in enumerate(("train", "dev", "test")):
-            pairs = PAIRS[10 * i : 10 * i + 10]
-            write(tmp_path / f"pt.{part}.txt", lines(pairs, 0))
-            write(tmp_path / f"en.{part}.txt", lines(pairs, 1))
+        write_parts(tmp_path, ("pt", "en"), train=PAIRS[:10], dev=PAIRS[10:20], test=PAIRS[20:30])
         corpus = load_pairs(str(tmp_path), reverse=True)
         assert corpus.languages == ("pt", "en")
         assert (corpus.train, corpus.validation) == (PAIRS[:10], PAIRS[10:20])
@@ -182,18 +187,13 @@ class TestFiles:
             load_pairs(str(tmp_path))
 
     def test_parts_that_are_given_stay(self, tmp_path):
-        pairs = {"train": PAIRS[:10], "validation": PAIRS[9:12], "test": PAIRS[20:]}
-        for part, rows in pairs.items():
-            write(tmp_path / f"a.{part}.txt", lines(rows, 0))
-            write(tmp_path / f"b.{part}.txt", lines(rows, 1))
+        write_parts(tmp_path, train=PAIRS[:10], validation=PAIRS[9:12], test=PAIRS[20:])
         corpus = load_pairs(str(tmp_path))
         assert corpus.validation == PAIRS[9:12]
         assert corpus.notes == ("1 validation pairs share a sentence with the training part",)
 
     def test_a_part_that_is_missing_is_cut(self, tmp_path):
-        for part, rows in {"train": PAIRS[:30], "test": PAIRS[30:]}.items():
-            write(tmp_path / f"a.{part}.txt", lines(rows, 0))
-            write(tmp_path / f"b.{part}.txt", lines(rows, 1))
+        write_parts(tmp_path, train=PAIRS[:30], test=PAIRS[30:])
         corpus = load_pairs(str(tmp_path))
         assert corpus.test == PAIRS[30:]
         assert sorted([*corpus.train, *corpus.validation]) == sorted(PAIRS[:30])

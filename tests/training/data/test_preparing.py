@@ -42,6 +42,15 @@ def files(corpus):
     return {path.name: path.read_bytes() for path in corpus.folder.iterdir()}
 
 
+def told_by(whole, folder, **options):
+    """What a preparation tells that ends with the files of `whole`, and nothing beside them."""
+    progress = Interrupting()
+    corpus = prepare(CORPUS, folder, OPTIONS, progress=progress, **options)
+    assert files(corpus) == files(whole)
+    assert [path.name for path in folder.parent.iterdir()] == ["corpus"]
+    return progress.told
+
+
 class Interrupting:
     """Interrupts a preparation after some pairs, and notes what it was told."""
 
@@ -81,15 +90,12 @@ def test_the_arrays_are_those_of_numpy(whole):
 @pytest.mark.parametrize(("what", "after"), [("counted", 16), ("tokenized", 40)])
 def test_an_interrupted_preparation_continues(whole, tmp_path, what, after):
     folder = tmp_path / "corpus"
-    first, second = Interrupting(what, after), Interrupting()
+    first = Interrupting(what, after)
     with pytest.raises(KeyboardInterrupt):
         prepare(CORPUS, folder, OPTIONS, progress=first)
     assert [path.name for path in tmp_path.iterdir()] == [".partial-corpus"]
-    again = prepare(CORPUS, folder, OPTIONS, progress=second)
     # It continues at the chunk at which it was interrupted.
-    assert second.told[0] == first.told[-1]
-    assert files(again) == files(whole)
-    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
+    assert told_by(whole, folder)[0] == first.told[-1]
 
 
 @pytest.mark.parametrize(
@@ -119,9 +125,7 @@ def test_a_damaged_chunk_can_be_deleted(whole, tmp_path, what, chunk, content):
         with pytest.raises(InputError, match=rf"{chunk}, which is damaged .*Delete it, then"):
             prepare(CORPUS, folder, OPTIONS)
     damaged.unlink()
-    progress = Interrupting()
-    assert files(prepare(CORPUS, folder, OPTIONS, progress=progress)) == files(whole)
-    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
+    told_by(whole, folder)
 
 
 def test_two_preparations_do_not_share_a_folder(whole, tmp_path):
@@ -141,9 +145,7 @@ def test_what_another_process_has_just_prepared_is_taken(whole, tmp_path, monkey
         return contextlib.nullcontext(True)
 
     monkeypatch.setattr(prepared, "locked", late)
-    progress = Interrupting()
-    assert files(prepare(CORPUS, tmp_path / "corpus", OPTIONS, progress=progress)) == files(whole)
-    assert progress.told == []
+    assert told_by(whole, tmp_path / "corpus") == []
 
 
 def test_an_interrupt_at_the_very_end_loses_nothing(whole, tmp_path, monkeypatch):
@@ -155,10 +157,7 @@ def test_an_interrupt_at_the_very_end_loses_nothing(whole, tmp_path, monkeypatch
     with pytest.raises(KeyboardInterrupt):
         prepare(CORPUS, tmp_path / "corpus", OPTIONS)
     monkeypatch.setattr(prepared, "_sha256", sha256)
-    progress = Interrupting()
-    again = prepare(CORPUS, tmp_path / "corpus", OPTIONS, progress=progress)
-    assert files(again) == files(whole)
-    assert progress.told == []
+    assert told_by(whole, tmp_path / "corpus") == []
 
 
 @pytest.mark.parametrize("step", range(2))
@@ -180,10 +179,7 @@ def test_an_interrupt_while_a_damaged_folder_is_replaced_loses_nothing(
         patch.setattr(type(tmp_path), "rename", interrupt)
         with pytest.raises(KeyboardInterrupt):
             prepare(CORPUS, folder, OPTIONS)
-    progress = Interrupting()
-    assert files(prepare(CORPUS, folder, OPTIONS, progress=progress)) == files(whole)
-    assert progress.told == []
-    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
+    assert told_by(whole, folder) == []
 
 
 def test_what_was_computed_survives_a_full_disk(whole, tmp_path):
@@ -191,9 +187,7 @@ def test_what_was_computed_survives_a_full_disk(whole, tmp_path):
     full = OSError(28, "No space left on device")
     with pytest.raises(InputError, match=r"no space left on device.*continue with the same"):
         prepare(CORPUS, folder, OPTIONS, progress=Interrupting("tokenized", 24, full))
-    progress = Interrupting()
-    assert files(prepare(CORPUS, folder, OPTIONS, progress=progress)) == files(whole)
-    assert progress.told[0] == ("tokenized", 24, 57)
+    assert told_by(whole, folder)[0] == ("tokenized", 24, 57)
 
 
 @pytest.mark.slow
@@ -201,11 +195,8 @@ def test_two_processes_prepare_the_same(whole, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         prepare(CORPUS, tmp_path / "corpus", OPTIONS, 2, progress=Interrupting("tokenized", 24))
     assert multiprocessing.active_children() == []
-    progress = Interrupting()
-    two = prepare(CORPUS, tmp_path / "corpus", OPTIONS, 2, progress=progress)
-    assert progress.told[0][0] == "tokenized"
-    assert progress.told[0][1] >= 24
-    assert files(two) == files(whole)
+    what, done, _ = told_by(whole, tmp_path / "corpus", workers=2)[0]
+    assert (what, done >= 24) == ("tokenized", True)
 
 
 # What the processes below compute, without TensorFlow, which takes long to start.

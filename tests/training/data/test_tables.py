@@ -45,10 +45,20 @@ class TestStrayQuotationMarks:
         rows = [changed.get(i, row) for i, row in enumerate(ROWS)]
         return read(write(tmp_path / "t.csv", "\n".join(["text,label", *rows]) + "\n"))
 
-    def test_one_that_is_never_closed_costs_one_row(self, tmp_path):
-        _, good, bad, _ = self.table(tmp_path, {4: '"text 4,a'})
-        assert bad == [(6, UNCLOSED)]
-        assert [",".join(row) for row in good] == ROWS[:4] + ROWS[5:]
+    @pytest.mark.parametrize(
+        ("changed", "problems"),
+        [
+            ({4: '"text 4,a'}, {6: UNCLOSED}),
+            ({4: '"text 4,a', 7: 'text 7,b"'}, {6: LATE, 9: UNOPENED}),
+            ({4: '"he said\nthis is "fun" he said\nbye",b'}, {6: UNDELIMITED, 8: UNOPENED}),
+        ],
+    )
+    def test_a_row_with_one_is_bad_and_no_other(self, changed, problems, tmp_path):
+        _, good, bad, _ = self.table(tmp_path, changed)
+        assert problems.items() <= dict(bad).items()
+        assert [",".join(row) for row in good] == [
+            row for i, row in enumerate(ROWS) if i not in changed
+        ]
 
     def test_one_that_meets_a_quoted_field(self, tmp_path):
         _, good, bad, _ = self.table(tmp_path, {4: '"text 4,a', 9: '"text, 9",b'})
@@ -64,17 +74,6 @@ class TestStrayQuotationMarks:
         assert notes[0].startswith(
             "warning: 1 row with a quoted field whose lines look like whole rows (row 6)"
         )
-
-    def test_two_that_enclose_rows_to_their_ends(self, tmp_path):
-        _, good, bad, _ = self.table(tmp_path, {4: '"text 4,a', 7: 'text 7,b"'})
-        assert bad == [(6, LATE), (9, UNOPENED)]
-        assert [",".join(row) for row in good] == ROWS[:4] + ROWS[5:7] + ROWS[8:]
-
-    def test_an_unescaped_mark_within_lines(self, tmp_path):
-        _, good, bad, _ = self.table(tmp_path, {4: '"he said\nthis is "fun" he said\nbye",b'})
-        assert bad[0] == (6, UNDELIMITED)
-        assert bad[2] == (8, UNOPENED)
-        assert [",".join(row) for row in good] == ROWS[:4] + ROWS[5:]
 
     def test_marks_within_a_field_are_a_part_of_it(self, tmp_path):
         _, good, bad, _ = self.table(tmp_path, {4: '12" disc,a', 5: 'a "b" c,b'})
@@ -200,12 +199,9 @@ class TestFiles:
         for members, message in (
             ({"a.csv": "", "b.csv": ""}, r"with 2: a\.csv, b\.csv"),
             ({"xl/workbook.xml": ""}, "a workbook"),
-            ({}, "with 0"),
         ):
-            path = write(tmp_path / "t.zip.csv", self.zipped(**members) or b"")
-            if members:
-                with pytest.raises(InputError, match=message):
-                    read(path)
+            with pytest.raises(InputError, match=message):
+                read(write(tmp_path / "t.zip.csv", self.zipped(**members)))
 
     def test_the_name(self, tmp_path):
         for name in ("t.txt", "t", "t.gz"):
@@ -230,10 +226,7 @@ class TestTsv:
     def test_quoted_columns(self, tmp_path):
         path = write(tmp_path / "t.tsv", 'a\tb\tc\n"x\ty"\t1\t2\n')
         assert read(path, quoted_columns={"a", "c"})[1] == [["x\ty", "1", "2"]]
-        assert (
-            read(path, quoted_columns={"a", "d"})[1] == [['"x', 'y"', "1"]]
-            or read(path, quoted_columns={"a", "d"})[2]
-        )
+        assert read(path, quoted_columns={"a", "d"})[2] == [(2, "4 fields instead of 3")]
 
 
 class TestBadRows:
@@ -244,10 +237,8 @@ class TestBadRows:
         with pytest.raises(InputError) as error:
             bad.notes()
         assert "t.csv with 12 bad rows: row 0: bad; row 1: bad" in str(error.value)
-        assert (
-            "row 9: bad; and 2 more. Correct them, or leave them out with --skip-bad-rows"
-            in str(error.value)
-        )
+        more = "row 9: bad; and 2 more. Correct them, or leave them out with --skip-bad-rows"
+        assert more in str(error.value)
 
     def test_skipped(self):
         bad = BadRows("t.csv", True)
@@ -275,6 +266,10 @@ def random_table(rng):
     return header, rows, file.getvalue(), delimiter
 
 
+def strict_rows(text, delimiter):
+    return list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
+
+
 def check_tables(path, seeds):
     for seed in seeds:
         rng = random.Random(seed)
@@ -284,7 +279,7 @@ def check_tables(path, seeds):
         columns, good, bad, notes = read(write(path, text))
         if any("backslash" in note for note in notes):
             continue  # lines like rows whose marks may be escaped: either reading is possible
-        strict = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
+        strict = strict_rows(text, delimiter)
         if any(len(row) not in (0, len(header)) for row in strict):
             continue  # Python 3.11 does not quote carriage returns
         expected = [row for row in strict[1:] if any(row)]
@@ -293,13 +288,7 @@ def check_tables(path, seeds):
         place = rng.randrange(len(",".join(header)) + 1, len(text)) if len(text) > 9 else 0
         broken = text[:place] + rng.choice(['"', "", ",", "\n"]) + text[place + rng.randint(0, 1) :]
         try:
-            strict = [
-                r
-                for r in csv.reader(
-                    io.StringIO(broken, newline=""), delimiter=delimiter, strict=True
-                )
-                if any(r)
-            ]
+            strict = [row for row in strict_rows(broken, delimiter) if any(row)]
         except csv.Error:
             strict = None
         try:
