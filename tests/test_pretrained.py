@@ -1,14 +1,11 @@
 """The models that come with the package load on every backend and say what they are."""
 
 import json
-import os
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
-from import_path import IMPORT_PATH
+from import_path import run_python
 from sklearn.datasets import load_digits
 
 import keras_tnattn
@@ -52,8 +49,7 @@ def test_jax_translates_without_an_import_of_tensorflow():
     pytest.importorskip("jax")
     code = "import sys, keras_tnattn; print(keras_tnattn.load('dates-and-names')('16:52'))"
     code += "; assert 'tensorflow' not in sys.modules"
-    environment = {**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": IMPORT_PATH}
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    run_python("-c", code, backend="jax")
 
 
 def test_digits_are_read():

@@ -66,7 +66,6 @@ def network():
 
 
 def test_the_file_is_as_small_as_asked(tmp_path, capsys):
-    keras.utils.set_random_seed(0)
     model, ids = network(), RNG.integers(0, 300, (64, 6))
     result = compress(model, target=6.0, data=ids, coded=True, verbose=0)
     size, report = result.save(tmp_path / "small.tnz"), result.report

@@ -105,7 +105,6 @@ def test_layers_in_wrappers_that_hold_their_weights_stay():
 
 
 def test_reversible_embeddings_are_replaced_and_both_uses_count():
-    keras.utils.set_random_seed(0)
     ids = keras.Input((6,), dtype="int32")
     table = keras.layers.ReversibleEmbedding(100, 32, name="table")
     model = keras.Model(ids, table(keras.layers.Dense(32)(table(ids)), reverse=True))
@@ -132,7 +131,6 @@ def test_reversible_embeddings_are_replaced_and_both_uses_count():
     ],
 )
 def test_reversible_embeddings_with_options_become_integers(options, tmp_path):
-    keras.utils.set_random_seed(0)
     ids = keras.Input((6,), dtype="int32")
     table = keras.layers.ReversibleEmbedding(100, 32, name="table", **options)
     model = keras.Model(ids, table(keras.layers.Dense(32)(table(ids)), reverse=True))

@@ -1,15 +1,13 @@
 """Layers become their replacements in place, in memory and when they are loaded."""
 
 import gc
-import os
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
 from compressing import compress
 from conformance import saved_and_loaded, to_numpy
+from import_path import run_python
 
 from keras_tnattn import layers, storage
 from keras_tnattn.compression.inventory import places
@@ -122,13 +120,7 @@ def test_without_the_package_keras_says_its_name(tmp_path):
     model = keras.Sequential([keras.Input((32,)), Lazy()])
     compress(model, target=3.0, verbose=0).model.save(tmp_path / "small.keras")
     code = "import sys, keras; keras.models.load_model(sys.argv[1])"
-    result = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "small.keras")],
-        capture_output=True,
-        text=True,
-        env=os.environ,
-    )
-    assert result.returncode == 1
+    result = run_python("-c", code, tmp_path / "small.keras", status=1)
     assert "keras_tnattn>Compressed" in result.stderr
 
 

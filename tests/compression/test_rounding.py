@@ -98,7 +98,6 @@ def test_rounding_has_the_values_of_the_integers_and_the_gradient_of_the_floats(
 
 
 def test_blocks_of_rows_are_trained_as_integers(tmp_path):
-    keras.utils.set_random_seed(0)
     words = L.Embedding(2000, 24, embeddings_initializer=keras.initializers.RandomNormal(0, 1))
     layers = [keras.Input((9,), dtype="int32"), words, L.GlobalAveragePooling1D(), L.Dense(5)]
     model = keras.Sequential(layers)

@@ -94,7 +94,6 @@ def test_zeros_are_left_out_where_products_take_none():
 @pytest.mark.parametrize("runtime", slow_but(["litert", "onnxruntime"], RUNTIMES))
 def test_the_file_is_about_as_small_as_the_report(runtime, tmp_path):
     pytest.importorskip(MODULES[runtime])
-    keras.utils.set_random_seed(0)
     layers = keras.layers
     model = keras.Sequential(
         [

@@ -124,7 +124,6 @@ MODELS += [sequence_to_sequence, nested]
 @pytest.mark.parametrize("make", MODELS, ids=[make.__name__ for make in MODELS])
 @pytest.mark.parametrize("bits", [None, 32, 4])
 def test_every_model_goes_through(make, bits, tmp_path):
-    keras.utils.set_random_seed(0)
     model, data = make()
     for rows in (None, data) if bits is None else (data,):
         result = compress(model, tolerance=0.9, data=rows, bits=bits, batch_size=8, verbose=0)
@@ -137,7 +136,6 @@ def test_every_model_goes_through(make, bits, tmp_path):
 
 @pytest.mark.parametrize("make", [states_returned, states_given])
 def test_the_error_is_that_of_all_outputs_with_the_given_states(make):
-    keras.utils.set_random_seed(0)
     model, data = make()
     result = compress(model, tolerance=0.9, data=data, batch_size=8, verbose=0)
     arguments = {"initial_state": [STATE]} if make is states_given else {}

@@ -210,7 +210,6 @@ def test_trained_blocks_of_rows_are_quantized_again(layer):
 
 
 def test_a_table_in_blocks_is_healed():
-    keras.utils.set_random_seed(0)
     ids = np.random.default_rng(0).zipf(1.3, (256, 12)).clip(1, 699)
     table = keras_tnattn.TokenEmbedding(700, 16, mask_zero=True, name="table")
     parts = [keras.Input((12,), dtype="int32"), table, keras_tnattn.MaskedAveragePooling1D()]

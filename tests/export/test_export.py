@@ -1,13 +1,12 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 import time
 
 import keras
 import numpy as np
 import pytest
+from import_path import run_python
 
 from keras_tnattn import TensorizedSpectralAttention
 from keras_tnattn.export import (
@@ -68,7 +67,7 @@ assert not any(name.startswith("keras_tnattn") for name in sys.modules)
 labels = [label.decode() for label in got["label"].numpy()]
 print(json.dumps([got["probabilities"].numpy().tolist(), labels]))
 """
-    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    out = run_python("-c", code)
     probabilities, labels = json.loads(out.stdout)
     got = load(exported)([*TEXTS, ""])
     np.testing.assert_array_equal(np.float32(probabilities), got["probabilities"])
@@ -82,7 +81,7 @@ import sys
 import keras_tnattn
 assert not {"keras_tnattn.export", "keras_tnattn.text.words", "tensorflow_text"} & set(sys.modules)
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    run_python("-c", code)
 
 
 @tensorflow_only
@@ -302,7 +301,6 @@ def test_what_killed_exports_left_is_removed_after_a_day(parts, tmp_path):
 def test_servers_pad_ids_only_where_padding_counts_nothing(masked, tmp_path):
     import tensorflow as tf
 
-    keras.utils.set_random_seed(0)
     vectorizer = word_vectorizer(TEXTS, max_words=12)
     ids = keras.Input((None,), dtype="int32")
     size = vectorizer.vocabulary_size()

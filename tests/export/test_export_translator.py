@@ -1,10 +1,9 @@
 import json
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
+from import_path import run_python
 
 if keras.backend.backend() != "tensorflow":
     pytest.skip("only the TensorFlow backend exports", allow_module_level=True)
@@ -86,7 +85,7 @@ got = model.signatures["serving_default"](tf.constant({TEXTS[:3]!r}))["translati
 assert "keras_tnattn" not in sys.modules
 print(json.dumps([text.decode() for text in got.numpy()]))
 """
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    done = run_python("-c", code)
     got = json.loads(done.stdout)
     want = searched(parts, TEXTS[:3])[-1]
     assert got == [want[0], "", want[2]]

@@ -79,7 +79,6 @@ def written(model, path, data, max_error):
      (words, IDS, 2, {"Relu": 0})],
 )  # fmt: skip
 def test_all_convolutions_compute_with_integers(network, data, convolutions, few, tmp_path):
-    keras.utils.set_random_seed(0)
     model = network()
     changes, error, counts, file = written(model, tmp_path / "x.onnx", data, 1.0)
     onnx.checker.check_model(file, full_check=True)
@@ -99,7 +98,6 @@ def test_all_convolutions_compute_with_integers(network, data, convolutions, few
 
 @pytest.mark.parametrize("bits", [8, 4])
 def test_integers_of_bytes_stay_what_they_are(bits, tmp_path, capsys):
-    keras.utils.set_random_seed(0)
     inputs = keras.Input((12, 12, 3))
     x = normalized(layers.Conv2D(16, 3, name="first")(inputs))
     model = keras.Model(inputs, layers.Flatten()(layers.ReLU()(x)))
@@ -123,7 +121,6 @@ def test_integers_of_bytes_stay_what_they_are(bits, tmp_path, capsys):
 
 def test_integers_of_kernels_change_no_mean(tmp_path):
     # Inputs whose mean is far from 0 show what the integers of a kernel lack.
-    keras.utils.set_random_seed(0)
     inputs = keras.Input((12, 12, 3))
     x = layers.DepthwiseConv2D(3, depth_multiplier=8, padding="valid")(inputs)
     model = keras.Model(inputs, layers.Conv2D(6, 3, groups=2)(x))
@@ -160,7 +157,6 @@ def test_one_of_them_can_stay_in_floats(tmp_path, monkeypatch):
 def test_slow_integers_stay_in_floats(then_slow, tmp_path, monkeypatch):
     answers = iter([then_slow, False])  # the second one if some do not stay in floats
     monkeypatch.setattr(onnx_file, "is_fast", lambda *_: next(answers))
-    keras.utils.set_random_seed(0)
     bound = 0.004 if then_slow else 1.0
     changes, error, counts, _ = written(words(), tmp_path / "x.onnx", IDS, bound)
     assert list(answers) == [False] * (not then_slow)

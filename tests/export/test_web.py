@@ -177,7 +177,6 @@ def sentence_tokenizer():
 
 def test_the_page_finds_the_sentences_that_python_finds(opened):
     tokenizer = sentence_tokenizer()
-    keras.utils.set_random_seed(0)
     model = keras.Sequential(
         [
             keras.Input((None,), dtype="int32"),

@@ -1,13 +1,12 @@
 """Tensor-network attention against the contraction of the whole network, site by site."""
 
 import itertools
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
 from conformance import check_layer, check_padding_changes_nothing, to_numpy, tokens
+from import_path import run_python
 from keras import ops
 from slow_cases import slow_but
 
@@ -404,7 +403,7 @@ def test_exports_with_any_batch_and_length(tmp_path):
         "assert np.abs(model.serve(data['x']) - data['y']).max() < 1e-5\n"
         "assert model.serve(data['x'][:1, :5]).shape == (1, 5, 2)"
     )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+    run_python("-c", code, tmp_path)
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="lengths are static on JAX")

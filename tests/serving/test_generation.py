@@ -5,12 +5,11 @@ import http.client
 import json
 import re
 import shutil
-import subprocess
-import sys
 import time
 import urllib.parse
 
 import pytest
+from import_path import run_python
 
 pytest.importorskip("onnxruntime")
 
@@ -250,5 +249,5 @@ def test_needs_neither_tensorflow_nor_keras(folder):
         f"model = Servable(Path({str(folder / 'tales' / '1')!r}), 'auto'); model.warm_up(32); "
         "print(model.engine, sorted({'tensorflow', 'keras', 'keras_tnattn'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = run_python("-c", code)
     assert done.stdout == "onnxruntime []\n"

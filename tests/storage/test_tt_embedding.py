@@ -187,7 +187,6 @@ def test_similar_rows_made_neighbors_take_a_smaller_rank():
 
 @pytest.mark.parametrize(("bits", "error", "share"), [(8, 0.02, 0.3), (4, 0.2, 0.2)])
 def test_quantized_cores_are_small_and_near(bits, error, share, tmp_path):
-    keras.utils.set_random_seed(0)
     layer = built(TTEmbedding(500, 32, tt_ranks=16, reorder_rows=True))
     layer.positions.assign(np.random.default_rng(1).permutation(500))
     small = layer.quantized(bits)
@@ -209,7 +208,6 @@ def test_quantized_cores_are_small_and_near(bits, error, share, tmp_path):
 
 
 def test_each_core_makes_up_for_the_rounding_of_the_one_before():
-    keras.utils.set_random_seed(0)
     layer = built(TTEmbedding(500, 32, tt_ranks=16))
     small = layer.quantized(4)
     apart = TTEmbedding.from_config({**small.get_config(), "name": "apart"})

@@ -1,9 +1,7 @@
-import subprocess
-import sys
-
 import pytest
 import tensorflow as tf
 import tensorflow_text as tf_text
+from import_path import run_python
 
 from keras_tnattn.text.bert_pieces import BertPieceTokenizer, learn_bert_pieces, load_tokenizer
 from keras_tnattn.text.reserved import END, RESERVED_PIECES, START, UNK
@@ -94,7 +92,7 @@ def test_works_in_an_exported_function(tokenizer, tmp_path):
         f"module = tf.saved_model.load({str(tmp_path / 'saved')!r});"
         f"print(module.tokenize(tf.constant([{TEXTS[1]!r}])).numpy().tolist())"
     )
-    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    out = run_python("-c", code)
     assert out.stdout.strip() == str(tokenizer.tokenize(TEXTS[1:2]).to_list())
 
 

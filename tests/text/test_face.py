@@ -1,10 +1,7 @@
 """`keras_tnattn.text` lists what is public; words need no TensorFlow."""
 
-import os
-import subprocess
-import sys
-
 import pytest
+from import_path import run_python
 
 
 def test_what_is_listed_is_there():
@@ -24,7 +21,4 @@ def test_words_need_no_tensorflow():
         "import sys; sys.modules['tensorflow'] = sys.modules['tensorflow_text'] = None;"
         "from keras_tnattn.text import learn_words; print(learn_words(['b a a']).get_vocabulary())"
     )
-    environment = {**os.environ, "KERAS_BACKEND": "jax"}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "['', '[UNK]', 'a', 'b']"
+    assert run_python("-c", code, backend="jax").stdout.strip() == "['', '[UNK]', 'a', 'b']"

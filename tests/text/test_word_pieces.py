@@ -1,13 +1,12 @@
 import json
 import re
-import subprocess
-import sys
 import unicodedata
 
 import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
+from import_path import run_python
 
 from keras_tnattn.text.reserved import END, PAD, RESERVED_PIECES, START, UNK
 from keras_tnattn.text.word_pieces import JOINER, WordPieceTokenizer, learn_word_pieces
@@ -202,7 +201,7 @@ def test_serves_without_the_package(tmp_path, tokenizer):
         "texts = [text.decode() for text in out['texts'].numpy()]\n"
         "print(json.dumps([out['ids'].numpy().tolist(), texts]))"
     )
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    done = run_python("-c", code)
     ids, texts = json.loads(done.stdout)
     assert texts == [sentence, ""]
     assert ids == tokenizer.tokenize([sentence, ""]).to_tensor().numpy().tolist()

@@ -2,12 +2,10 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from import_path import IMPORT_PATH
+from import_path import IMPORT_PATH, run_python
 
 import keras_tnattn
 from keras_tnattn_runtime.extras import EXTRAS, missing_backend
@@ -26,12 +24,8 @@ sys.exit(main(sys.argv[2:]))
 def without(package, *arguments):
     """Runs the command line without a package; returns its status and what it says on stderr."""
     environment = {k: v for k, v in os.environ.items() if k != "KERAS_BACKEND"}
-    finished = subprocess.run(
-        [sys.executable, "-c", MISSING, package, *arguments],
-        env={**environment, "PYTHONPATH": IMPORT_PATH},
-        capture_output=True,
-        text=True,
-    )
+    environment["PYTHONPATH"] = IMPORT_PATH
+    finished = run_python("-c", MISSING, package, *arguments, status=None, env=environment)
     return finished.returncode, finished.stderr
 
 
@@ -74,10 +68,7 @@ OTHERS = missing_backend("tensorflow").partition("', ")[2] + "\n"
 @pytest.mark.parametrize("backend", ["tensorflow", "torch"])
 def test_the_library_names_the_missing_backend_in_one_sentence(backend):
     code = f"import sys; sys.modules[{backend!r}] = None; import keras_tnattn"
-    environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": IMPORT_PATH}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
-    )
+    done = run_python("-c", code, status=1, backend=backend)
     assert done.stderr.endswith(f"\nModuleNotFoundError: {missing_backend(backend)}\n")
     assert len(done.stderr.splitlines()) == 5
     ways_out = r"pip install '\.\[\w+\]'(, or set KERAS_BACKEND=\w+, which is installed)?\n$"

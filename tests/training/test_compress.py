@@ -37,6 +37,14 @@ from keras_tnattn_train.system.files import WriteError
 from keras_tnattn_train.translate.loading import load_translator
 
 
+def saved(folder, *layers, size=32, rows=64):
+    """Saves a model of some layers; returns the arguments that name it and random inputs."""
+    path, inputs = folder / "model.keras", folder / "inputs.npy"
+    keras.Sequential([keras.Input((size,)), *layers]).save(path)
+    np.save(inputs, np.random.default_rng(0).normal(size=(rows, size)).astype("float32"))
+    return [str(path), "--data", str(inputs)]
+
+
 @pytest.mark.slow
 def test_a_run_becomes_small_and_serves_texts(tmp_path, capsys):
     rng = np.random.default_rng(0)
@@ -119,27 +127,19 @@ def test_a_translator_becomes_small_and_is_read_like_a_run(tmp_path, capsys):
 
 
 def test_progress_is_printed(tmp_path, capsys):
-    model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(32), keras.layers.Dense(3)])
-    model.save(tmp_path / "model.keras")
-    inputs = np.random.default_rng(0).normal(size=(64, 32)).astype("float32")
-    np.save(tmp_path / "inputs.npy", inputs)
-    data = ["--data", str(tmp_path / "inputs.npy"), "--target", "2", "--heal-epochs", "2"]
-    data += ["--bits", "32"]
+    command = saved(tmp_path, keras.layers.Dense(32), keras.layers.Dense(3))
+    command += ["--target", "2", "--heal-epochs", "2", "--bits", "32"]
     for _ in range(2):  # each line once, also in the second call
-        assert main([str(tmp_path / "model.keras"), *data]) == 0
+        assert main(command) == 0
         lines = capsys.readouterr().out.splitlines()
         assert lines[0].startswith("layers that can be replaced: 2, ")
         assert lines[1] == "running the model on the data"
         results = json.loads((tmp_path / "model-compressed" / "results.json").read_text())
         assert results["compressed"] == {
-            **{"target": 2.0, "max_drop": None, "tolerance": None, "bits": 32},
-            **{"max_flips": None, "confidence": 0.95},
-            **{
-                "effort": "full",
-                **dict.fromkeys(("for_runtime", "min_speed", "max_resident")),
-                "keep_vocabulary": False,
-                "data": str(tmp_path / "inputs.npy"),
-            },
+            **dict.fromkeys(("max_drop", "tolerance", "max_flips")),
+            **dict.fromkeys(("for_runtime", "min_speed", "max_resident")),
+            **{"target": 2.0, "bits": 32, "confidence": 0.95, "effort": "full"},
+            **{"keep_vocabulary": False, "data": str(tmp_path / "inputs.npy")},
             **{"heal_epochs": 2, "learning_rate": 1e-3, "from_logits": False, "healed_epochs": 2},
         }
         report = json.loads((tmp_path / "model-compressed" / "report.json").read_text())
@@ -156,10 +156,7 @@ def test_progress_is_printed(tmp_path, capsys):
 
 
 def test_a_healing_that_would_harm_is_not_counted(tmp_path, capsys):
-    keras.Sequential([keras.Input((32,)), keras.layers.Dense(32)]).save(tmp_path / "model.keras")
-    inputs = np.random.default_rng(0).normal(size=(64, 32)).astype("float32")
-    np.save(tmp_path / "inputs.npy", inputs)
-    command = [str(tmp_path / "model.keras"), "--data", str(tmp_path / "inputs.npy")]
+    command = saved(tmp_path, keras.layers.Dense(32))
     assert main([*command, "--target", "1.5", "--heal-epochs", "1", "--learning-rate", "9"]) == 0
     assert "the model stays as it is" in capsys.readouterr().out
     results = json.loads((tmp_path / "model-compressed" / "results.json").read_text())
@@ -168,10 +165,7 @@ def test_a_healing_that_would_harm_is_not_counted(tmp_path, capsys):
 
 def test_logits_are_healed_by_their_divergence(tmp_path, capsys):
     layers = [keras.layers.Dense(32, activation="tanh"), keras.layers.Dense(3)]
-    keras.Sequential([keras.Input((32,)), *layers]).save(tmp_path / "model.keras")
-    rng = np.random.default_rng(0)
-    np.save(tmp_path / "inputs.npy", rng.normal(size=(8, 32)).astype("float32"))
-    command = [str(tmp_path / "model.keras"), "--data", str(tmp_path / "inputs.npy")]
+    command = saved(tmp_path, *layers, rows=8)
     command += ["--target", "3", "--bits", "32", "--heal-epochs", "1", "--learning-rate", "1e-9"]
     losses = []
     for options in ((), ("--from-logits",)):
@@ -189,14 +183,10 @@ def test_logits_are_healed_by_their_divergence(tmp_path, capsys):
 
 
 def test_a_file_needs_no_run(tmp_path, capsys):
-    model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(32), keras.layers.Dense(3)])
-    model.save(tmp_path / "model.keras")
-    np.save(tmp_path / "inputs.npy", np.ones((5, 32), "float32"))
-    file = str(tmp_path / "model.keras")
-    data = ["--data", str(tmp_path / "inputs.npy")]
+    file, *data = saved(tmp_path, keras.layers.Dense(32), keras.layers.Dense(3), rows=5)
     assert main([file, "--target", "2", "--bits", "32", *data]) == 0
     small = keras.models.load_model(tmp_path / "model-compressed" / "model.keras")
-    assert 2 * small.count_params() <= model.count_params()
+    assert 2 * small.count_params() <= 33 * 32 + 33 * 3
     results = json.loads((tmp_path / "model-compressed" / "results.json").read_text())["compressed"]
     assert results["target"] == 2
     assert results["data"].endswith("inputs.npy")
@@ -364,8 +354,7 @@ def test_a_write_that_ends_anywhere_can_be_undone(tmp_path, monkeypatch):
 
 
 def test_an_interrupted_compression_leaves_no_empty_folder(tmp_path, monkeypatch):
-    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
-    model.save(tmp_path / "model.keras")
+    file, *_ = saved(tmp_path, keras.layers.Dense(2))
     (tmp_path / "empty").mkdir()
 
     def interrupt(*args, **kwargs):
@@ -374,8 +363,8 @@ def test_an_interrupted_compression_leaves_no_empty_folder(tmp_path, monkeypatch
     monkeypatch.setattr("keras_tnattn.compression.compress", interrupt)
     for name in ("new", "new/er", "empty"):
         output = ["--output", str(tmp_path / name)]
-        assert main([str(tmp_path / "model.keras"), "--bits", "8", *output]) == 130
-    assert {path.name for path in tmp_path.iterdir()} == {"model.keras", "empty"}
+        assert main([file, "--bits", "8", *output]) == 130
+    assert {path.name for path in tmp_path.iterdir()} == {"model.keras", "inputs.npy", "empty"}
 
 
 @pytest.mark.parametrize("name", ["data.json", "report.txt", "explained", "n_best-a-beam1.tsv"])
@@ -386,20 +375,15 @@ def test_a_folder_with_other_files_of_these_names_is_refused(name, tmp_path):
 
 
 def test_a_trained_run_is_not_overwritten(tmp_path, capsys):
-    model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(32)])
-    model.save(tmp_path / "model.keras")
+    file, *_ = saved(tmp_path, keras.layers.Dense(32))
     run = tmp_path / "run"
     run.mkdir()
     (run / "config.json").write_text("{}")
     for output in (run, tmp_path):
-        arguments = [str(tmp_path / "model.keras"), "--target", "2", "--output", str(output)]
-        assert main(arguments) == 2
-        assert (
-            f"without a trained model, which would be overwritten. Received: output={output}"
-            in (capsys.readouterr().err)
-        )
-    assert main([str(tmp_path / "model.keras"), "--output", str(run)]) == 2
-    assert "without a model" in capsys.readouterr().err
+        message = f"without a trained model, which would be overwritten. Received: output={output}"
+        arguments = [file, "--target", "2", "--output", str(output)]
+        assert_refused(capsys, arguments, message, main=main)
+    assert_refused(capsys, [file, "--output", str(run)], "without a model", main=main)
     assert [path.name for path in run.iterdir()] == ["config.json"]
 
 
@@ -521,9 +505,7 @@ def test_a_promise_is_of_texts_that_were_not_trained_on():
 
 def test_a_promise_is_printed_and_recorded(tmp_path, capsys):
     layers = [keras.layers.Dense(24), keras.layers.Dense(3, activation="softmax")]
-    keras.Sequential([keras.Input((24,)), *layers]).save(tmp_path / "model.keras")
-    np.save(tmp_path / "inputs.npy", np.random.default_rng(0).normal(size=(80, 24)))
-    command = [str(tmp_path / "model.keras"), "--data", str(tmp_path / "inputs.npy")]
+    command = saved(tmp_path, *layers, size=24, rows=80)
     command += ["--max-flips", "0.1", "--confidence", "0.9", "--effort", "fast"]
     assert main(command) == 0
     results = json.loads((tmp_path / "model-compressed" / "results.json").read_text())
@@ -581,15 +563,14 @@ def test_thinned_texts_keep_some_words_in_order():
 
 @pytest.mark.parametrize("damage", ["empty.npy", "truncated.npz", "checksum.npz"])
 def test_damaged_inputs_are_reported_in_one_line(damage, tmp_path, capsys):
-    model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)])
-    model.save(tmp_path / "model.keras")
+    file, *_ = saved(tmp_path, keras.layers.Dense(64))
     path = tmp_path / damage
     np.savez(path.with_suffix(".npz"), a=np.ones((8, 64)))
     content = path.with_suffix(".npz").read_bytes()
     broken = bytearray(content)
     broken[200] ^= 1
     path.write_bytes({"e": b"", "t": content[:100], "c": bytes(broken)}[damage[0]])
-    command = [str(tmp_path / "model.keras"), "--data", str(path), "--target", "2"]
+    command = [file, "--data", str(path), "--target", "2"]
     assert_refused(capsys, command, f"error: Could not read the inputs {path}: ", main=main)
 
 
@@ -654,10 +635,9 @@ def test_a_file_that_cannot_be_written_is_refused_at_once(tmp_path, monkeypatch,
 
 def test_versions_in_names_are_kept_apart(tmp_path):
     for name in ("net.v1", "net.v2"):
-        keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)]).save(
-            tmp_path / f"{name}.keras"
-        )
-        assert main([str(tmp_path / f"{name}.keras"), "--bits", "8"]) == 0
+        file, *_ = saved(tmp_path, keras.layers.Dense(4))
+        path = Path(file).rename(tmp_path / f"{name}.keras")
+        assert main([str(path), "--bits", "8"]) == 0
         assert (tmp_path / f"{name}-compressed" / "model.keras").is_file()
 
 
@@ -674,31 +654,29 @@ def test_other_formats_of_keras_are_read(tmp_path):
     np.testing.assert_array_equal(load_file(path).get_weights()[0], model.get_weights()[0])
 
 
+OF_PICTURES = [
+    keras.layers.Conv2D(4, 3, strides=2, padding="same", activation="relu"),
+    keras.layers.BatchNormalization(),
+    keras.layers.DepthwiseConv2D(3, padding="same"),
+    keras.layers.MaxPooling2D(),
+    keras.layers.Flatten(),
+    keras.layers.Dense(3, activation="softmax"),
+]
+OF_IDS = [
+    keras.layers.Embedding(50, 8),
+    keras.layers.Conv1D(6, 3, padding="same"),
+    keras.layers.GlobalAveragePooling1D(),
+    keras.layers.LayerNormalization(),
+    keras.layers.Dense(3, activation="gelu"),
+]
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("shape", "layers"),
     [
-        (
-            (8, 8, 1),
-            [
-                keras.layers.Conv2D(4, 3, strides=2, padding="same", activation="relu"),
-                keras.layers.BatchNormalization(),
-                keras.layers.DepthwiseConv2D(3, padding="same"),
-                keras.layers.MaxPooling2D(),
-                keras.layers.Flatten(),
-                keras.layers.Dense(3, activation="softmax"),
-            ],
-        ),
-        (
-            (None,),
-            [
-                keras.layers.Embedding(50, 8),
-                keras.layers.Conv1D(6, 3, padding="same"),
-                keras.layers.GlobalAveragePooling1D(),
-                keras.layers.LayerNormalization(),
-                keras.layers.Dense(3, activation="gelu"),
-            ],
-        ),
+        ((8, 8, 1), OF_PICTURES),
+        ((None,), OF_IDS),
         ((5, 4), [keras.layers.Dense(6, activation="tanh"), keras.layers.GlobalMaxPooling1D()]),
     ],
     ids=["pictures", "ids", "sequences"],

@@ -1,13 +1,10 @@
 """Training on JAX and PyTorch without TensorFlow."""
 
 import json
-import os
-import subprocess
-import sys
 
 import keras
 import pytest
-from import_path import IMPORT_PATH
+from import_path import run_python
 
 CODE = """
 import json, sys
@@ -33,14 +30,7 @@ OPTIONS = {
 def run(commands, statuses):
     """Runs commands in one process, because each start takes seconds; returns its output."""
     pytest.importorskip(BACKEND)
-    process = subprocess.run(
-        [sys.executable, "-c", CODE, json.dumps(commands), json.dumps(statuses)],
-        env={**os.environ, "KERAS_BACKEND": BACKEND, "PYTHONPATH": IMPORT_PATH},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr
+    process = run_python("-c", CODE, *map(json.dumps, (commands, statuses)), backend=BACKEND)
     return process.stdout, process.stderr
 
 

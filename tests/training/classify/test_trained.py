@@ -2,12 +2,10 @@
 
 import json
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
-from import_path import IMPORT_PATH
+from import_path import run_python
 from run_folders import assert_refused
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics import f1_score
@@ -156,12 +154,7 @@ def test_a_run_of_another_kind_is_refused_before_imports(tmp_path):
     for program in ("evaluate", "explain"):
         code = f"import sys; from keras_tnattn_train.cli import main; main(['{program}', "
         code += f"'{tmp_path}', 'x']); print(sorted({{'keras', 'tensorflow'}} & set(sys.modules)))"
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env={"PYTHONPATH": IMPORT_PATH, "PATH": ""},
-            capture_output=True,
-            text=True,
-        )
+        done = run_python("-c", code)
         assert done.stdout == "[]\n"
         assert "a run of classify or translate" in done.stderr
         assert "a run of rules" in done.stderr

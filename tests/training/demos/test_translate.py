@@ -1,12 +1,8 @@
 """The claims of `make demo-translate`, whole: eight minutes on two cores."""
 
-import os
-import subprocess
-import sys
-
 import keras
 import pytest
-from import_path import IMPORT_PATH
+from import_path import run_python
 
 from keras_tnattn_train.demos.translate import SENTENCES
 
@@ -16,15 +12,7 @@ from keras_tnattn_train.demos.translate import SENTENCES
     keras.backend.backend() != "tensorflow", reason="only the TensorFlow backend exports"
 )
 def test_demo(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "keras_tnattn_train.demos.translate"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": IMPORT_PATH},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_python("-m", "keras_tnattn_train.demos.translate", cwd=tmp_path)
     table = (tmp_path / "runs/demo-translate/table.md").read_text()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
     figures = {row[0]: (float(row[2]), float(row[3])) for row in rows[2:]}

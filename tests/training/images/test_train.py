@@ -2,12 +2,11 @@ import dataclasses
 import json
 import math
 import shutil
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
+from import_path import run_python
 from run_folders import EXPORTS, FILES, assert_equal, assert_refused, interrupted_after
 
 from keras_tnattn_train.cli import train as main
@@ -175,7 +174,7 @@ assert not any(name.startswith("keras_tnattn") for name in sys.modules)
 labels = [label.decode() for label in got["label"].numpy()]
 print(json.dumps([images.numpy().tolist(), labels, got["probabilities"].numpy().tolist()]))
 """
-    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    out = run_python("-c", code)
     images, labels, probabilities = json.loads(out.stdout)
     model = keras.models.load_model(run / "model.keras")
     want = keras.ops.softmax(model.predict(np.array(images), verbose=0))

@@ -1,10 +1,6 @@
 """What is shown while TensorFlow starts."""
 
-import os
-import subprocess
-import sys
-
-from import_path import IMPORT_PATH
+from import_path import run_python
 
 CODE = """
 import os
@@ -24,13 +20,7 @@ keras.ops.ones(2) + 1
 
 
 def test_start_up_messages_are_hidden_and_errors_shown():
-    done = subprocess.run(
-        [sys.executable, "-c", CODE],
-        check=True,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": IMPORT_PATH},
-    )
+    done = run_python("-c", CODE)
     assert done.stderr.splitlines() == [
         "E0000 00:00:1.5 disk.cc:1] an error",
         "a warning of another library",

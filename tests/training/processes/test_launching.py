@@ -1,11 +1,10 @@
 """Processes that are started together, and end together."""
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from import_path import run_python
 
 from keras_tnattn_train.processes.launching import main
 
@@ -18,9 +17,7 @@ def launch(tmp_path, code, processes=3):
     script.write_text(NUMBER + code)
     words = ["-m", "training.launch", "-n", str(processes), "--", str(script), "--epochs", "3"]
     begin = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, *words], capture_output=True, text=True, cwd=ROOT, timeout=60, check=False
-    )
+    done = run_python(*words, status=None, cwd=ROOT, timeout=60)
     return done, time.monotonic() - begin
 
 
@@ -90,13 +87,5 @@ def test_what_is_refused(arguments, capsys):
 
 
 def test_it_runs_as_a_script_too(tmp_path):
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "training/launch.py"), "--help"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_python(ROOT / "training/launch.py", "--help", cwd=tmp_path, timeout=60)
     assert "Starts processes that train one run together" in done.stdout

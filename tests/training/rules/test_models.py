@@ -43,7 +43,6 @@ def changed_outputs(config, length, cell):
 
 
 def test_a_convolution_sees_the_neighbors_of_its_steps():
-    keras.utils.set_random_seed(0)
     options = {"model": "convolution", "steps": 2}
     assert changed_outputs(RulesConfig(**options, boundary="fixed"), 9, 4) == [2, 3, 4, 5, 6]
     assert changed_outputs(RulesConfig(**options, boundary="fixed"), 9, 0) == [0, 1, 2]
@@ -52,7 +51,6 @@ def test_a_convolution_sees_the_neighbors_of_its_steps():
 
 @pytest.mark.parametrize("model", ["lstm", "transformer", "large-transformer"])
 def test_other_baselines_see_the_whole_row(model):
-    keras.utils.set_random_seed(0)
     assert changed_outputs(RulesConfig(model=model), 5, 2) == [0, 1, 2, 3, 4]
 
 

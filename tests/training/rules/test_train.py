@@ -1,12 +1,11 @@
 import itertools
 import json
 import shutil
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
+from import_path import run_python
 from run_folders import EXPORTS, FILES, assert_equal, assert_refused, interrupted_after
 
 from keras_tnattn_train.cli import train as main
@@ -221,7 +220,7 @@ for name in ("ids", "serving_default"):
 assert not any(name.startswith("keras_tnattn") for name in sys.modules)
 print(json.dumps([rows.numpy().tolist(), got["probabilities"].numpy().tolist()]))
 """
-    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    out = run_python("-c", code)
     rows, probabilities = map(np.array, json.loads(out.stdout))
     model = keras.models.load_model(uninterrupted / "model.keras")
     want = keras.ops.softmax(model.predict(rows, verbose=0))

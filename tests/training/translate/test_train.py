@@ -1,15 +1,12 @@
 """Training a translator from the command line."""
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
-from import_path import IMPORT_PATH
+from import_path import run_python
 from run_folders import (
     EXPORTS,
     FILES,
@@ -173,11 +170,7 @@ def test_training_on_jax_needs_no_tensorflow(whole, tmp_path):
     pytest.importorskip("jax")
     options = ["--prepared", str(whole[1] / "prepared"), "--run-dir", str(tmp_path / "run")]
     options += [*small("vocabulary-size"), "--epochs", "1", "--batch-size", "120"]
-    subprocess.run(
-        [sys.executable, "-c", JAX, "translate", *options],
-        env={**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": IMPORT_PATH},
-        check=True,
-    )
+    run_python("-c", JAX, "translate", *options, backend="jax")
     assert Run(tmp_path / "run").results["epochs"] == 1
     assert not (tmp_path / "run/prepared").exists()
 
@@ -205,14 +198,7 @@ sys.exit(main(sys.argv[1:]))
 def test_several_devices_share_the_batches(whole, tmp_path):
     options = ["--dropout", "0", "--attention-dropout", "0", "--batch-size", "36"]
     arguments = command(whole[0], tmp_path / "run", *options)
-    told = subprocess.run(
-        [sys.executable, "-c", MIRRORED, *arguments],
-        env={**os.environ, "PYTHONPATH": IMPORT_PATH},
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
-    assert "replicas 2" in told
+    assert "replicas 2" in run_python("-c", MIRRORED, *arguments).stdout
     assert main(command(whole[0], tmp_path / "one", *options)) == 0
     losses = [
         [row["val_loss"] for row in Run(tmp_path / name).read_metrics()] for name in ("run", "one")
