@@ -117,7 +117,7 @@ def test_every_layer_that_keras_knows_is_found():
 
 @pytest.mark.slow
 def test_without_the_package_keras_says_its_name(tmp_path):
-    model = keras.Sequential([keras.Input((32,)), Lazy()])
+    model = keras.Sequential([keras.Input((32,)), Holder()])
     compress(model, target=3.0, verbose=0).model.save(tmp_path / "small.keras")
     code = "import sys, keras; keras.models.load_model(sys.argv[1])"
     result = run_python("-c", code, tmp_path / "small.keras", status=1)

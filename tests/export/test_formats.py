@@ -311,27 +311,6 @@ def test_weights_keep_their_bytes(name, form, tmp_path):
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="writes LiteRT files on TensorFlow only")
-@pytest.mark.parametrize("form", ["ONNX", "LiteRT"])
-def test_recurrent_and_convolutional_models(form, tmp_path):
-    pytest.importorskip(NEEDS[form])
-    layers = keras.layers
-    models = {
-        "recurrent": [keras.Input((None, 5)), layers.Bidirectional(layers.GRU(6)), layers.Dense(2)],
-        "convolutional": [
-            keras.Input((12, 12, 3)),
-            layers.Conv2D(8, 3, padding="same"),
-            layers.BatchNormalization(),
-            layers.ReLU(),
-            layers.SeparableConv2D(6, 3, activation="relu"),
-            layers.GlobalMaxPooling2D(),
-        ],
-    }
-    for name, parts in models.items():
-        path = tmp_path / f"{name}{SUFFIXES[form]}"
-        assert export_file(keras.Sequential(parts), path) == path
-
-
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="writes LiteRT files on TensorFlow only")
 @pytest.mark.parametrize("form", ["ONNX", "LiteRT", "OpenVINO"])
 def test_several_outputs_and_masks_keep_their_names(form, tmp_path):
     pytest.importorskip(NEEDS[form])
@@ -356,12 +335,6 @@ def test_several_outputs_and_masks_keep_their_names(form, tmp_path):
 
         names = [output.any_name for output in openvino.Core().read_model(path).outputs]
         assert names == ["mean", "tokens"]
-
-
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="writes OpenVINO files on TensorFlow only")
-def test_openvino_loops_with_kernels_that_are_products_of_integers(tmp_path):
-    pytest.importorskip("openvino")
-    export_openvino(low_rank_recurrent(keras.layers.GRU(64), 4), tmp_path / "model.xml")
 
 
 class Shifts(keras.layers.Layer):
@@ -468,31 +441,55 @@ class Heads(keras.layers.Layer):
         return keras.ops.reshape(inputs, (batch, length, 2, units // 2))
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="converts on TensorFlow only")
-@pytest.mark.parametrize("form", ["ONNX", "OpenVINO", "LiteRT"])
-def test_a_reshape_follows_that_of_a_dense_layer(form, tmp_path):
-    pytest.importorskip(NEEDS[form])
-    dense = keras.layers.Dense(6, use_bias=False)
-    model = keras.Sequential([keras.Input((None, 4)), dense, Heads()])
-    example = np.random.default_rng(0).normal(size=(2, 5, 4)).astype("float32")
-    export_file(model, tmp_path / f"model{SUFFIXES[form]}", example)  # compares the outputs
+def recurrent_layers():
+    layers = keras.layers
+    parts = [layers.Bidirectional(layers.GRU(6)), layers.Dense(2)]
+    return keras.Sequential([keras.Input((None, 5)), *parts])
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="converts on TensorFlow only")
-def test_a_sum_over_two_axes_of_a_reshape(tmp_path):
-    pytest.importorskip("onnxruntime")
+def convolutions():
+    layers = keras.layers
+    parts = [layers.Conv2D(8, 3, padding="same"), layers.BatchNormalization(), layers.ReLU()]
+    parts += [layers.SeparableConv2D(6, 3, activation="relu"), layers.GlobalMaxPooling2D()]
+    return keras.Sequential([keras.Input((12, 12, 3)), *parts])
+
+
+def dense_and_reshape():
+    return keras.Sequential(
+        [keras.Input((None, 4)), keras.layers.Dense(6, use_bias=False), Heads()]
+    )
+
+
+def sum_over_two_axes_of_a_reshape():
     tokens = keras.Input((None, 8))
-    sums = keras.layers.EinsumDense("abcd,cde->abe", (None, 5))(Halves()(tokens))
-    example = np.random.default_rng(0).normal(size=(3, 6, 8)).astype("float32")
-    export_onnx(keras.Model(tokens, sums), tmp_path / "model.onnx", example)  # compares the outputs
+    return keras.Model(
+        tokens, keras.layers.EinsumDense("abcd,cde->abe", (None, 5))(Halves()(tokens))
+    )
+
+
+def new_language_model():
+    return language_model(20, attention="sdpa", num_layers=1)
+
+
+def loop_with_products_of_integers():
+    return low_rank_recurrent(keras.layers.GRU(64), 4)
+
+
+CONVERTED_TO = [
+    *((make, form) for make in (recurrent_layers, convolutions) for form in ("ONNX", "LiteRT")),
+    *((dense_and_reshape, form) for form in ("ONNX", "OpenVINO", "LiteRT")),
+    *((make, "ONNX") for make in (sum_over_two_axes_of_a_reshape, new_language_model)),
+    (loop_with_products_of_integers, "OpenVINO"),
+]
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="converts on TensorFlow only")
-@pytest.mark.parametrize("form", slow_but(["ONNX"], ["ONNX", "OpenVINO"]))
-def test_a_new_language_model_with_attention(form, tmp_path):
+@pytest.mark.parametrize(
+    ("make", "form"), slow_but(CONVERTED_TO, [*CONVERTED_TO, (new_language_model, "OpenVINO")])
+)
+def test_a_file_computes_what_the_model_does(make, form, tmp_path):
     pytest.importorskip(NEEDS[form])
-    model = language_model(20, attention="sdpa", num_layers=1)
-    export_file(model, tmp_path / f"model{SUFFIXES[form]}")
+    export_file(make(), tmp_path / f"model{SUFFIXES[form]}")  # compares the outputs
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="converts on TensorFlow only")
