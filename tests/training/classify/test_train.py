@@ -334,12 +334,6 @@ class TestRefusals:
         monkeypatch.setattr("keras_tnattn_train.runs.run.Run", Late)
         assert_refused(capsys, command(table, tmp_path / "run"), "which exists")
 
-    def test_nothing_to_resume(self, capsys, tmp_path):
-        folder = tmp_path / "run"
-        assert_refused(
-            capsys, ["classify", "--run-dir", str(folder), "--resume"], "Leave out --resume"
-        )
-
     def test_other_options(self, uninterrupted, capsys):
         table, folder = uninterrupted
         assert_refused(
