@@ -1,14 +1,9 @@
 import json
 
-import keras
 import numpy as np
 import pytest
-from import_path import run_python
-
-if keras.backend.backend() != "tensorflow":
-    pytest.skip("only the TensorFlow backend exports", allow_module_level=True)
-
 import tensorflow as tf
+from import_path import run_python
 from translator_runs import make_run, small_translator
 
 from keras_tnattn.export import export_translator, load

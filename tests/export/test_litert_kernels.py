@@ -7,9 +7,6 @@ from conformance import relative_error
 from slow_cases import slow_but
 
 pytest.importorskip("ai_edge_litert")
-if keras.backend.backend() != "tensorflow":
-    pytest.skip("writes LiteRT files on TensorFlow only", allow_module_level=True)
-
 from ai_edge_litert import schema_py_generated as schema
 
 from keras_tnattn import compress

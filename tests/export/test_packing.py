@@ -10,12 +10,9 @@ import re
 import shutil
 import subprocess
 
-import keras
 import numpy as np
 import pytest
 
-if keras.backend.backend() != "tensorflow":
-    pytest.skip("pages are written on TensorFlow", allow_module_level=True)
 from keras_tnattn.coding import arrays
 from keras_tnattn.export import web
 from keras_tnattn.export.packing import packed_model, packed_words

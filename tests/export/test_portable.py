@@ -4,13 +4,8 @@ import json
 import sys
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
-
-if keras.backend.backend() != "tensorflow":
-    pytest.skip("texts are exported on TensorFlow", allow_module_level=True)
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from portable_models import HOSTILE, NAMES, RUNTIMES, TEXTS, classifier, printed_alone

@@ -5,18 +5,13 @@ import functools
 import subprocess
 import sys
 
-import keras
 import numpy as np
 import pytest
-from slow_cases import slow_but
-
-if keras.backend.backend() != "tensorflow":
-    pytest.skip("texts are exported on TensorFlow", allow_module_level=True)
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from language_models import TOKENS, small_language_model
 from portable_models import HOSTILE, HOSTILE_SENTENCES, RUNTIMES, printed_alone
+from slow_cases import slow_but
 
 from keras_tnattn.export import export_portable_language_model, portable_language_model
 from keras_tnattn.search import Generator

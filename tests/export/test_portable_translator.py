@@ -2,14 +2,8 @@
 
 import functools
 
-import keras
 import numpy as np
 import pytest
-from slow_cases import slow_but
-
-if keras.backend.backend() != "tensorflow":
-    pytest.skip("texts are exported on TensorFlow", allow_module_level=True)
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from portable_models import (
@@ -21,6 +15,7 @@ from portable_models import (
     talkative,
     tokenizer_of_hostile,
 )
+from slow_cases import slow_but
 from translator_runs import make_run, small_translator
 
 from keras_tnattn.export import export_portable_translator

@@ -9,9 +9,6 @@ import pytest
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("ai_edge_litert")
-if keras.backend.backend() != "tensorflow":
-    pytest.skip("writes files of loops on TensorFlow only", allow_module_level=True)
-
 import onnx
 from ai_edge_litert import schema_py_generated as schema
 from conformance import relative_error, to_numpy

@@ -5,13 +5,8 @@ import lzma
 import os
 from pathlib import Path
 
-import keras
-import pytest
-
-if keras.backend.backend() != "tensorflow":
-    pytest.skip("texts are exported on TensorFlow", allow_module_level=True)
-
 import numpy as np
+import pytest
 
 from keras_tnattn.export.portable_translator import pieces_of
 from keras_tnattn.text.reserved import RESERVED_PIECES

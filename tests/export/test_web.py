@@ -14,10 +14,6 @@ import threading
 import keras
 import numpy as np
 import pytest
-
-if keras.backend.backend() != "tensorflow":
-    pytest.skip("texts are exported on TensorFlow", allow_module_level=True)
-
 from portable_models import (
     HOSTILE,
     HOSTILE_SENTENCES,

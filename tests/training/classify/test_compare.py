@@ -1,9 +1,8 @@
 import subprocess
 
-import keras
 import numpy as np
 import pytest
-from run_folders import assert_refused
+from run_folders import EXPORTS, assert_refused
 
 from keras_tnattn_train.classify.baseline import linear_svms, most_frequent_class
 from keras_tnattn_train.classify.compare import table, table_configs
@@ -140,9 +139,7 @@ def test_the_server_is_quiet_unless_it_fails(tmp_path, capfd):
     assert "no such model" in capfd.readouterr().err
 
 
-@pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="only the TensorFlow backend exports"
-)
+@pytest.mark.skipif(not EXPORTS, reason="only the TensorFlow backend exports")
 @pytest.mark.slow
 def test_the_demo_trains_exports_and_serves(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)

@@ -8,7 +8,14 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from run_folders import FILES, assert_equal, assert_refused, interrupted_after, killed_after
+from run_folders import (
+    EXPORTS,
+    FILES,
+    assert_equal,
+    assert_refused,
+    interrupted_after,
+    killed_after,
+)
 from slow_cases import slow_but
 
 from keras_tnattn.models import ATTENTIONS as CLASSIFIERS
@@ -403,9 +410,7 @@ class TestRefusals:
         assert_refused(capsys, arguments, part)
         assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
 
-    @pytest.mark.skipif(
-        keras.backend.backend() == "tensorflow", reason="the TensorFlow backend does export"
-    )
+    @pytest.mark.skipif(EXPORTS, reason="the TensorFlow backend does export")
     def test_export_on_another_backend(self, tmp_path, capsys):
         table = small_table(tmp_path / "table.csv")
         arguments = command(table, tmp_path / "run", "--export")
@@ -413,9 +418,7 @@ class TestRefusals:
         assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="only the TensorFlow backend exports"
-)
+@pytest.mark.skipif(not EXPORTS, reason="only the TensorFlow backend exports")
 class TestExport:
     def arguments(self, tmp_path, *more):
         options = ["--attention", "dpa", "--epochs", "1", "--name", "small", "--export"]

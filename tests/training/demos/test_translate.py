@@ -1,16 +1,14 @@
 """The claims of `make demo-translate`, whole: eight minutes on two cores."""
 
-import keras
 import pytest
 from import_path import run_python
+from run_folders import EXPORTS
 
 from keras_tnattn_train.demos.translate import SENTENCES
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="only the TensorFlow backend exports"
-)
+@pytest.mark.skipif(not EXPORTS, reason="only the TensorFlow backend exports")
 def test_demo(tmp_path):
     done = run_python("-m", "keras_tnattn_train.demos.translate", cwd=tmp_path)
     table = (tmp_path / "runs/demo-translate/table.md").read_text()
