@@ -67,7 +67,6 @@ class Block(keras.layers.Layer):
 class Subclassed(keras.Model):
     def __init__(self, depth=2, **kwargs):
         super().__init__(**kwargs)
-        self.depth = depth
         self.embedding = layers.TokenEmbedding(300, 32)
         self.blocks = []
         for _ in range(depth):
@@ -80,9 +79,6 @@ class Subclassed(keras.Model):
         for block in [*self.blocks, *self.extra]:
             x = block(x)
         return self.head(keras.ops.mean(x, axis=1))
-
-    def get_config(self):
-        return {**super().get_config(), "depth": self.depth}
 
 
 def subclassed():

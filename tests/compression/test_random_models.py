@@ -52,9 +52,6 @@ class Scaled(L.Layer):
     def load_own_variables(self, store):
         self.scale = float(store["scale"][()])
 
-    def get_config(self):
-        return {**super().get_config(), "size": self.size}
-
 
 @keras.saving.register_keras_serializable(package="test_random_models")
 class Wrapped(keras.Model):

@@ -36,9 +36,6 @@ class Cell(L.Layer):
         state = ops.tanh(self.rows(inputs) + self.state(states[0]))
         return state, [state]
 
-    def get_config(self):
-        return {**super().get_config(), "units": self.units}
-
 
 @keras.saving.register_keras_serializable(package="test_several_inputs")
 class Mapped(L.Layer):
@@ -57,9 +54,6 @@ class Mapped(L.Layer):
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], self.dense.units)
-
-    def get_config(self):
-        return {**super().get_config(), "units": self.dense.units}
 
 
 def states_returned():

@@ -248,13 +248,6 @@ def test_eigenvectors_converge_at_small_gaps(dtype, per_gap, sign, gap):
     assert left @ right > 0
 
 
-def test_a_closed_chain_normalized_on_each_side_starts_as_the_identity():
-    x = np.random.default_rng(0).uniform(size=(2, 100, 3)).astype("float32")
-    for options in ({}, {"boundary": "open", "trainable_boundary": True}):
-        layer = TNAttention(initial_deviation=0.0, normalize="each", **options)
-        np.testing.assert_allclose(to_numpy(layer(x)), x, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("boundary", ["closed", "open"])
 def test_ten_thousand_sites_neither_overflow_nor_vanish(boundary):
     layer = TNAttention(bond_dim=4, boundary=boundary, initial_deviation=0.5)
@@ -288,7 +281,9 @@ def test_a_chain_without_sites_is_empty():
 
 def test_starts_as_the_identity():
     x = np.random.default_rng(0).uniform(size=(2, 1000, 3)).astype("float32")
-    for options in ({}, {"boundary": "open", "trainable_boundary": True}, {"attention_order": 2}):
+    chains = ({}, {"boundary": "open", "trainable_boundary": True})
+    each = ({"normalize": "each", **chain} for chain in chains)
+    for options in (*chains, *each, {"attention_order": 2}):
         y = to_numpy(TNAttention(initial_deviation=0.0, **options)(x))
         np.testing.assert_allclose(y, x, rtol=1e-4, atol=1e-5)
 
