@@ -23,7 +23,7 @@ _WHOLE = 2**52  # numbers below are exact in JavaScript
 _SMALLEST, _LARGE = 1024, 2**16
 _REPEATED = 16  # times that gzip makes a tensor smaller that has mostly repetitions
 # How tensors are coded, with the bits of a symbol.
-_METHODS = {"bytes": 8, "4 last": 4, "2 last": 2}
+_METHODS = {"bytes": 8, "6 last": 6, "4 last": 4, "3 last": 3, "2 last": 2}
 
 
 def packed_words(words: Sequence[str]) -> dict[str, Any] | list[str]:

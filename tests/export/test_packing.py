@@ -26,7 +26,7 @@ SYLLABLES = ["ba", "ko", "li", "mu", "ne", "strasse", "übu", "ﬁ", "\U0001d4b3
 MANY = list(
     dict.fromkeys("".join(RANDOM.choice(SYLLABLES, RANDOM.integers(1, 9))) for _ in range(3000))
 )
-METHODS = {8: "bytes", 4: "4 last", 2: "2 last"}
+METHODS = {8: "bytes", **{bits: f"{bits} last" for bits in (6, 4, 3, 2)}}
 VOCABULARIES = {
     "none": [],
     "one": ["a"],
@@ -96,7 +96,7 @@ def codes():
     numbers += [RANDOM.normal(128, 2**n, size).clip(0, 255) for n in range(-1, 7)]
     numbers += [RANDOM.choice([7, 200, 201], size, p=(1e-4, 1 - 2e-4, 1e-4)), RANDOM.normal(size=4)]
     for array in numbers:
-        for bits in (8, 4, 2):
+        for bits in METHODS:
             raw = pack(array.astype("uint8") & (2**bits - 1), bits)
             yield raw, 1, bits
         yield array.astype("uint8"), 4, 8
@@ -155,6 +155,7 @@ def test_the_page_restores_files_of_models(tmp_path):
     peaked = RANDOM.binomial(15, 0.5, (1000, 300))
     tensors = {
         "nibbles": pack(peaked, 4),
+        "rows": pack(3 * peaked.T, 6).T,
         "bytes": peaked.astype("int8"),
         "scales": np.full((300, 8), 0.01, "float32"),
         "kernel": RANDOM.normal(size=(300, 70)).astype("float32"),
@@ -168,7 +169,7 @@ def test_the_page_restores_files_of_models(tmp_path):
     onnx.save(onnx.helper.make_model(graph), file)
     packed, parts = packed_model(file)
     kinds = [(part["width"], part["bits"], len(part["tensors"])) for part in parts]
-    assert kinds == [(1, 4, 1), (1, 8, 1), (4, 8, 1), (4, 8, 2)]
+    assert kinds == [(1, 4, 1), (1, 6, 1), (1, 8, 1), (4, 8, 1), (4, 8, 2)]
     content = file.read_bytes()
     program = (
         "const [packed, bytes, parts] = data;"

@@ -106,12 +106,13 @@ export function decoded(code, { bits, width, size }) {
   const bytes = new Uint8Array(size);
   for (let plane = 0; plane < width; plane += 1) {
     const { first, left, symbols } = tables[plane];
+    let [word, filled] = [0, 0]; // the symbols follow each other bit by bit, the lowest first
     for (let place = plane; place < size; place += width) {
-      for (let shift = 0; shift < 8; shift += bits) {
+      for (; filled < 8; filled += bits) {
         const number = low & 0xffffff;
         let n = symbols[number >> BUCKET];
         while (number >= left[n + 1]) n += 1;
-        bytes[place] |= (first + n) << shift;
+        word |= (first + n) << filled;
         // The state becomes floor(state / 2^24) * (left[n + 1] - left[n]) + number - left[n].
         const times = left[n + 1] - left[n];
         const lower = ((high & 0xffff) * 256 + (low >>> 24)) * times + number - left[n];
@@ -121,6 +122,9 @@ export function decoded(code, { bits, width, size }) {
         high = Math.floor(upper / 256);
         if (!high && next) [high, low] = [low, words[next -= 1]];
       }
+      bytes[place] = word;
+      word >>= 8;
+      filled -= 8;
     }
   }
   if (high || low || next) throw new Error("its code has other symbols");
