@@ -59,6 +59,30 @@ class IntegerGroups(NamedTuple):
         return sum(part.nbytes for part in self)
 
 
+class FactoredMoment(NamedTuple):
+    """A second moment `C`, in the form in which `quantize_groups` needs it.
+
+    Attributes:
+        weights: The diagonal of `C`.
+        order: The rows in the order in which they are rounded, the largest inputs first.
+        factor: `U` of `U^T U = C^{-1}` in that order.
+    """
+
+    weights: np.ndarray
+    order: np.ndarray
+    factor: np.ndarray
+
+    @classmethod
+    def of(cls, moment: np.ndarray) -> "FactoredMoment":
+        """Factors a matrix `(n, n)`, once for all steps that are tried with it."""
+        weights, moment = np.diag(moment) + 1e-12, np.asarray(moment, "float64")
+        moment = moment + (_DAMPING * np.trace(moment) / len(moment) + 1e-12) * np.eye(len(moment))
+        order = np.argsort(-np.diag(moment), kind="stable")
+        inverse = np.linalg.inv(moment[np.ix_(order, order)])
+        factor = np.linalg.cholesky((inverse + inverse.T) / 2).T.astype("float32")
+        return cls(weights, order, factor)
+
+
 def check_group_bits(bits: int) -> None:
     """Raises a `ValueError` unless `bits` is 2, 3, 4, 6 or 8."""
     if isinstance(bits, bool) or bits not in _UNITS:
@@ -99,7 +123,7 @@ def quantize_groups(
     bits: int,
     group_size: int = 32,
     axis: int = 0,
-    moment: np.ndarray | None = None,
+    moment: np.ndarray | FactoredMoment | None = None,
     step: float | None = None,
     symmetric: bool = False,
 ) -> IntegerGroups:
@@ -113,7 +137,8 @@ def quantize_groups(
             such as the features of an embedded id. Defaults to 0.
         moment: Positive semidefinite matrix `(n, n)` with `n` the size of the axis: the mean of
             `x x^T` over the inputs of the layer. Its cost is `O(n^3 + n^2 m)`, `m` the other
-            size. Default: the squared error of the matrix itself counts.
+            size; `O(n^2 m)` if it is factored. Default: the squared error of the matrix itself
+            counts.
         step: The scale of all groups, as a share of the root of the mean square of the matrix; what
             few bits do not hold is clipped. Default: each group has a scale and a zero of its own.
         symmetric: Whether all zeros are `2^(b - 1)`, for runtimes that multiply with signed
@@ -141,11 +166,13 @@ def quantize_groups(
     if axis not in (0, 1):
         raise ValueError(f"Expected axis 0 or 1. Received: axis={axis}")
     columns = matrix if axis == 0 else matrix.T
-    if moment is not None and np.shape(moment) != (len(columns), len(columns)):
-        raise ValueError(
-            f"Expected a moment of shape {(len(columns), len(columns))}, the size of axis {axis} "
-            f"twice. Received: moment of shape {np.shape(moment)}"
-        )
+    if moment is not None:
+        shape = np.shape(moment.factor if isinstance(moment, FactoredMoment) else moment)
+        if shape != (len(columns), len(columns)):
+            raise ValueError(
+                f"Expected a moment of shape {(len(columns), len(columns))}, the size of axis "
+                f"{axis} twice. Received: moment of shape {shape}"
+            )
     largest, parts = _quantized_parts(columns, bits, group_size, moment, step, symmetric)
     stored = [(pack(numbers, bits), codes, pack(zeros, bits)) for numbers, codes, zeros in parts]
     integers, codes, zeros = (
@@ -159,13 +186,14 @@ def _quantized_parts(
     columns: np.ndarray,
     bits: int,
     group_size: int,
-    moment: np.ndarray | None,
+    moment: np.ndarray | FactoredMoment | None,
     step: float | None = None,
     symmetric: bool = False,
 ) -> tuple[np.float32, Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]]:
     """Returns the largest scale, and for parts of the columns integers, codes and zeros."""
-    weights = None if moment is None else np.diag(moment) + 1e-12
-    order_and_factor = None if moment is None else _order_and_factor(moment)
+    if moment is not None and not isinstance(moment, FactoredMoment):
+        moment = FactoredMoment.of(moment)
+    weights = None if moment is None else moment.weights
     width = max(1, _NUMBERS // len(columns))
     parts = [columns[:, start : start + width] for start in range(0, columns.shape[1], width)]
     if step is None:
@@ -183,10 +211,10 @@ def _quantized_parts(
             groups = (math.ceil(len(part) / group_size), part.shape[1])
             codes, zeros = np.zeros(groups, "uint8"), np.full(groups, zero, "uint8")
         of_entries = _of_entries(codes, zeros, largest, group_size, len(part))
-        if order_and_factor is None:
+        if moment is None:
             numbers = _rounded_integers(part, *of_entries, bits, lowest)
         else:
-            numbers = _integers_in_turn(part, *of_entries, bits, lowest, *order_and_factor)
+            numbers = _integers_in_turn(part, *of_entries, bits, lowest, *moment[1:])
         return numbers, codes, zeros
 
     return largest, map(quantized, parts)
@@ -336,15 +364,6 @@ def _scales_and_zeros(
         best = np.where(better, error, best)
         codes, zeros = np.where(better, code, codes), np.where(better, zero, zeros)
     return codes, zeros.astype("uint8")
-
-
-def _order_and_factor(moment: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the order of rows, the largest inputs first, and `U` of `U^T U = C^{-1}` in it."""
-    moment = np.asarray(moment, "float64")
-    moment = moment + (_DAMPING * np.trace(moment) / len(moment) + 1e-12) * np.eye(len(moment))
-    order = np.argsort(-np.diag(moment), kind="stable")
-    inverse = np.linalg.inv(moment[np.ix_(order, order)])
-    return order, np.linalg.cholesky((inverse + inverse.T) / 2).T.astype("float32")
 
 
 def _integers_in_turn(

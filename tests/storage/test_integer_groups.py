@@ -203,6 +203,8 @@ def test_parts_of_a_matrix_have_one_largest_scale(monkeypatch, axis, by_moment):
     moment = rows.T @ rows / 90 if by_moment else None
     whole = integer_groups.quantize_groups(MATRIX, 4, 16, axis, moment)
     monkeypatch.setattr(integer_groups, "_NUMBERS", 3 * size)
+    if by_moment:
+        moment = integer_groups.FactoredMoment.of(moment)
     parts = integer_groups.quantize_groups(MATRIX, 4, 16, axis, moment)
     for name in ("integers", "scales", "zeros", "largest"):
         np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name))

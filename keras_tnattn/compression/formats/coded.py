@@ -40,13 +40,19 @@ def candidates(
         kernels[0] = dataclasses.replace(kernels[0], weights=row_weights(layer, statistics))
     rest = byte_count(layer) - sum(kernel.bytes for kernel in kernels)
     group = max(kernel.matrix.shape[kernel.axis] for kernel in kernels)
+    factored = [
+        None if k.moment is None else integer_groups.FactoredMoment.of(k.moment) for k in kernels
+    ]
     found = []
     for step in _STEPS:
         widths = [integer_groups.bits_of_step(kernel.matrix, step) for kernel in kernels]
         if None in widths:
             continue
         width = max(width for width in widths if width is not None)
-        rounded = [_rounded(kernel, width, step) for kernel in kernels]
+        rounded = [
+            _rounded(kernel, moment, width, step)
+            for kernel, moment in zip(kernels, factored, strict=True)
+        ]
         pairs = list(zip(kernels, rounded, strict=True))
         squares = [k.squares_of(r.near, r.sample, k.moment) for k, r in pairs]
         error, weighted = dense.error_of(squares, kernels), None
@@ -81,15 +87,15 @@ class _Rounded:
     bytes: int
 
 
-def _rounded(kernel: dense.Kernel, bits: int, step: float) -> _Rounded:
+def _rounded(
+    kernel: dense.Kernel, moment: integer_groups.FactoredMoment | None, bits: int, step: float
+) -> _Rounded:
     sample = kernel.sample()
     size = len(sample)
     # The step is a share of the numbers of the whole matrix.
     share = step * np.linalg.norm(kernel.matrix) / np.sqrt(kernel.matrix.size)
     share /= np.linalg.norm(sample) / np.sqrt(sample.size) or 1.0
-    groups = integer_groups.quantize_groups(
-        sample, bits, size, moment=kernel.moment, step=float(share)
-    )
+    groups = integer_groups.quantize_groups(sample, bits, size, moment=moment, step=float(share))
     symbols = integer_groups.unpacked_integers(groups.integers, bits)[:size]
     coded = entropy_bytes(symbols) * kernel.matrix.size // sample.size
     return _Rounded(

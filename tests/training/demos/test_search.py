@@ -1,0 +1,82 @@
+"""The claims of `make demo-search`: its sentences, and the whole, ten minutes of the processor."""
+
+import importlib.util
+import sys
+
+import keras
+import numpy as np
+import pytest
+from web_pages import runtime_of_pages, try_page
+
+from keras_tnattn_train.data.foreign_models import fetched
+from keras_tnattn_train.data.texts.docstrings import load_docstrings
+from keras_tnattn_train.demos import search
+from keras_tnattn_train.options.errors import InputError
+
+
+def test_sentences_are_different_lines_of_a_file(tmp_path):
+    path = tmp_path / "sentences.txt"
+    path.write_text("Ein Fisch.\n\n a red fish \nEin Fisch.\r\nürün\n", encoding="utf-8")
+    assert search.sentences_of(path) == ["Ein Fisch.", "a red fish", "ürün"]
+    path.write_text("\n \n", encoding="utf-8")
+    with pytest.raises(InputError, match="a sentence in each line"):
+        search.sentences_of(path)
+
+
+def test_first_sentences_are_short_and_whole():
+    texts = [
+        "Returns the sum of\n  all elements. And more.",
+        "Returns the sum of all elements.\n\nParameters",
+        "No sentence at all\n\nbut a paragraph.",
+        "Too short.",
+        "word " * 30 + "end.",
+        "Uses e.g. the version 2.5 of it.",
+    ]
+    assert sorted(search.first_sentences(texts)) == [
+        "Returns the sum of all elements.",
+        "Uses e.g. the version 2.5 of it.",
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="only the TensorFlow backend exports"
+)
+@pytest.mark.skipif(not importlib.util.find_spec("keras_hub"), reason="needs the extra hub")
+def test_demo(tmp_path, monkeypatch):
+    import tokenizers
+
+    import keras_tnattn
+    from keras_tnattn.export.web_search import sentence_vectors
+
+    runtime_of_pages()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["search"])
+    search.run()
+    page = search.FOLDER / "page"
+    assert (page / "model.onnx.gz").stat().st_size < 5.8e6  # the vocabulary takes less than .2
+
+    model = keras_tnattn.load(search.FOLDER / "encoder.tnz")
+    package = fetched("minilm", search.CACHE) / "all_minilm_l6_v2"
+    tokenizer = tokenizers.Tokenizer.from_file(str(package / "tokenizer.json"))
+    texts = list(load_docstrings().texts)
+    sentences = search.first_sentences(texts)
+    queries = [" ".join(text.split()[20:35]) for text in texts[::80]]
+    vectors = sentence_vectors(model, tokenizer, [*sentences, *queries])
+    scores = vectors[len(sentences) :] @ vectors[: len(sentences)].T
+    nearest = np.argsort(-scores, axis=1)[:, :10]
+
+    def program(opened):
+        milliseconds = []
+        for query, rows in zip(queries, nearest, strict=True):
+            found, took = opened.evaluate(
+                "async (text) => { const start = performance.now();"
+                " return [await model.nearest(text), performance.now() - start]; }",
+                query,
+            )
+            assert {x["text"] for x in found} == {sentences[n] for n in rows}
+            milliseconds.append(took)
+        # Other programs may take the processor at times.
+        assert np.quantile(milliseconds, 0.25) <= 60
+
+    try_page(page, program)
