@@ -1,15 +1,9 @@
 """Pages that classify, translate and search in the browser, and what they run there."""
 
-import functools
 import gzip
-import http.server
-import importlib.util
 import json
-import os
-import re
 import shutil
 import subprocess
-import threading
 
 import keras
 import numpy as np
@@ -26,6 +20,7 @@ from portable_models import (
     tokenizer_of_hostile,
 )
 from translator_runs import make_run
+from web_pages import runtime_of_pages, try_page
 
 from keras_tnattn import MaskedAveragePooling1D, TokenEmbedding, compress
 from keras_tnattn.export import (
@@ -40,53 +35,17 @@ from keras_tnattn.models import text_classifier
 from keras_tnattn.text.sentence_translator import SentenceTranslator
 from keras_tnattn_runtime import reader
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-OPTIONS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync")
-
-
 NODE = shutil.which("node")
-
-
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *args):
-        pass
 
 
 @pytest.fixture
 def opened(tmp_path):
-    """Opens the page that `write` writes, runs a program with it, and checks that it is alone."""
-    runtime = os.environ.get("ONNXRUNTIME_WEB")
-    if not (CHROMIUM and importlib.util.find_spec("playwright")):
-        pytest.skip("needs chromium, and playwright of the extra dev")
-    if not (runtime or shutil.which("npm")):
-        pytest.skip("needs npm, which fetches onnxruntime-web")
-    from playwright.sync_api import sync_playwright
+    """Opens the page that `write` writes, and runs a program with it."""
+    runtime = runtime_of_pages()
 
     def run(write, program):
-        folder = tmp_path / "page"
-        write(folder, runtime)
-        handler = functools.partial(Quiet, directory=str(folder))
-        problems, hosts = [], set()
-        with (
-            http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server,
-            sync_playwright() as playwright,
-        ):
-            threading.Thread(target=server.serve_forever, daemon=True).start()
-            url = f"http://127.0.0.1:{server.server_port}"
-            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
-            context = browser.new_context()
-            page = context.new_page()
-            page.on("pageerror", lambda error: problems.append(str(error)))
-            page.on("console", lambda m: problems.append(m.text) if m.type == "error" else None)
-            page.on("request", lambda x: hosts.add(re.match(r"\w+://[^/]*", x.url).group()))
-            page.goto(url)
-            page.wait_for_selector("#classes li", timeout=240_000)
-            context.set_offline(True)
-            program(page)
-            browser.close()
-            server.shutdown()
-        assert problems == []
-        assert hosts == {url}
+        write(tmp_path / "page", runtime)
+        try_page(tmp_path / "page", program)
 
     return run
 
@@ -211,10 +170,9 @@ def test_the_page_finds_the_sentences_that_python_finds(opened):
         assert ids == [tokenizer.encode(text).ids for text in [*sentences, *queries]]
         for query, row in zip(queries, scores, strict=True):
             found = page.evaluate("text => model.nearest(text)", query)
-            # The page has vectors of 8 bits.
             near = [row[sentences.index(x["text"])] for x in found]
-            np.testing.assert_allclose(near, np.sort(row)[::-1][:10], atol=0.01)
-            np.testing.assert_allclose([x["score"] for x in found], near, atol=0.01)
+            np.testing.assert_allclose(near, np.sort(row)[::-1][:10], atol=1e-4)
+            np.testing.assert_allclose([x["score"] for x in found], near, atol=1e-4)
         page.fill("#text", " ")
         page.wait_for_selector("#hint:not([hidden])")
 

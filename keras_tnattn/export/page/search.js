@@ -9,7 +9,8 @@ export class Search {
     this.pieces = new Pieces({ ...rules, vocabulary: unpackedWords(rules.vocabulary) });
     Object.assign(this, { start, end, maxLength, card: content.card, session: model });
     this.sentences = content.sentences;
-    this.vectors = Int8Array.from(atob(content.vectors), (c) => c.charCodeAt(0));
+    const bytes = Uint8Array.from(atob(content.vectors), (c) => c.charCodeAt(0));
+    this.vectors = new Int16Array(bytes.buffer);
     this.queue = Promise.resolve(); // a session runs one call at a time
   }
 
