@@ -32,7 +32,7 @@ def runner(path: str) -> Callable[[Mapping[str, np.ndarray]], Any]:
         options.log_severity_level = 3
         session = onnxruntime.InferenceSession(path, options)
         names = [x.name for x in session.get_inputs()]
-        return lambda inputs: session.run(None, _named(names, inputs))
+        return lambda inputs: session.run(None, _by_name(names, inputs))
     if suffix == ".tflite":
         from ai_edge_litert.interpreter import Interpreter
 
@@ -40,18 +40,18 @@ def runner(path: str) -> Callable[[Mapping[str, np.ndarray]], Any]:
         run = interpreter.get_signature_runner()
         details = run.get_input_details()
         names = in_order(details, interpreter.get_input_details())
-        return lambda inputs: _by_row(run, details, _named(names, inputs))
+        return lambda inputs: _by_row(run, details, _by_name(names, inputs))
     if suffix == ".xml":
         import openvino
 
         settings = {"INFERENCE_NUM_THREADS": 1, "EXECUTION_MODE_HINT": "ACCURACY"}
         model = openvino.Core().compile_model(path, "CPU", settings)
         names = [x.get_any_name() for x in model.inputs]
-        return lambda inputs: model(_named(names, inputs))
+        return lambda inputs: model(_by_name(names, inputs))
     raise ValueError(f"Expected a file .onnx, .tflite or .xml. Received: path={path}")
 
 
-def _named(names: list[str], inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _by_name(names: list[str], inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     if set(names) <= set(inputs):
         return {name: inputs[name] for name in names}
     return dict(zip(names, inputs.values(), strict=True))

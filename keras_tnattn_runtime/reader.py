@@ -64,7 +64,7 @@ class Model:
         return [np.concatenate(parts) for parts in zip(*rows, strict=True)]
 
     def _onnx(self, threads: int | None) -> tuple[Callable[[dict], list], list[str]]:
-        runtime = _imported("onnxruntime", "onnxruntime")
+        runtime = _import_package("onnxruntime", "onnxruntime")
         options = runtime.SessionOptions()
         options.log_severity_level = 3
         options.intra_op_num_threads = threads or 0
@@ -75,7 +75,7 @@ class Model:
         return lambda arrays: session.run(None, arrays), [x.name for x in session.get_inputs()]
 
     def _litert(self, threads: int | None) -> tuple[Callable[[dict], list], list[str]]:
-        interpreters = _imported("ai_edge_litert.interpreter", "ai-edge-litert")
+        interpreters = _import_package("ai_edge_litert.interpreter", "ai-edge-litert")
         try:
             interpreter = interpreters.Interpreter(str(self.path), num_threads=threads or 1)
             signature = interpreter.get_signature_runner("serving_default")
@@ -163,15 +163,15 @@ class Classifier:
         for n, row in enumerate(rows):
             groups.setdefault(-(-len(row) // _STEP) if self._by_length else 0, []).append(n)
         if len(groups) <= 1:
-            return self.from_ids(self._padded(rows))
-        parts = [self.from_ids(self._padded([rows[n] for n in g])) for g in groups.values()]
+            return self.from_ids(self._pad(rows))
+        parts = [self.from_ids(self._pad([rows[n] for n in g])) for g in groups.values()]
         return np.concatenate(parts)[np.argsort(np.concatenate(list(groups.values())))]
 
     def ids(self, texts: Sequence[str]) -> np.ndarray:
         """Returns int32 ids `(B, L)`, padded with 0."""
-        return self._padded([self.words(text) for text in texts])
+        return self._pad([self.words(text) for text in texts])
 
-    def _padded(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
+    def _pad(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
         longest = max((len(row) for row in rows), default=1)
         ids = np.zeros(
             (len(rows), max(longest, 1) if self._by_length else self.words.max_words), "int32"
@@ -519,14 +519,14 @@ class Tokens:
             return [self._ids[c] for c in text]
         if self.kind == "bytes":
             return [byte + _TOKEN for byte in text.encode()]
-        return [n for word in _gpt_words(text) for n in self._merged(word)]
+        return [n for word in _gpt_words(text) for n in self._merge(word)]
 
     def decoder(self) -> Callable[[int], str]:
         """Returns a function from an id to the text that it completes: none within a character."""
         decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         return lambda n: decode(self._texts[n - _TOKEN]) if n >= _TOKEN else ""
 
-    def _merged(self, word: str) -> list[int]:
+    def _merge(self, word: str) -> list[int]:
         pieces = [self._letters[byte] for byte in word.encode()]
         last = len(self._ranks)
         while len(pieces) > 1:
@@ -808,7 +808,7 @@ def load(folder: str | os.PathLike, threads: int | None = None) -> Any:
         raise _unreadable(path, error) from error
 
 
-def _imported(module: str, package: str) -> Any:
+def _import_package(module: str, package: str) -> Any:
     import importlib
 
     try:

@@ -38,7 +38,7 @@ class JsonWriter:
         Floats that are not finite become `NaN`, `Infinity` and `-Infinity`.
         """
         if array.size <= _BLOCK:
-            self.raw(_encoded(array, base64_strings))
+            self.raw(_encode(array, base64_strings))
             return
         per_entry = math.prod(array.shape[1:])
         self.raw(b"[")
@@ -49,7 +49,7 @@ class JsonWriter:
                 self.array(array[start], base64_strings)
             else:
                 block = array[start : start + _BLOCK // per_entry]
-                self.raw(_encoded(block, base64_strings)[1:-1])
+                self.raw(_encode(block, base64_strings)[1:-1])
         self.raw(b"]")
 
     def getvalue(self) -> bytes:
@@ -113,7 +113,7 @@ def least_size(arrays: Iterable[np.ndarray]) -> int:
     return least
 
 
-def _encoded(array: np.ndarray, base64_strings: bool) -> bytes:
+def _encode(array: np.ndarray, base64_strings: bool) -> bytes:
     if array.dtype == object:
         convert: Callable[[Any], Any] = _to_base64 if base64_strings else _to_text
         if not array.ndim:

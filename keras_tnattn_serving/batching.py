@@ -117,8 +117,8 @@ class Batcher:
             return results[0]
         order = np.argsort(np.concatenate([indices for *_, indices in parts]))
         if sum(output.size for result in results for output in result.values()) <= _SHORT:
-            return _joined(results, order)
-        return await asyncio.to_thread(_joined, results, order)
+            return _join(results, order)
+        return await asyncio.to_thread(_join, results, order)
 
     def check_room(self, rows: int = 1) -> None:
         """Raises `RequestError` with 429 if the queue has no room for so many rows.
@@ -287,7 +287,7 @@ def _compute(signature: Signature, items: list[_Item]) -> list[Arrays | Exceptio
     return results
 
 
-def _joined(results: list[Arrays], order: np.ndarray) -> Arrays:
+def _join(results: list[Arrays], order: np.ndarray) -> Arrays:
     """Joins the outputs of the parts of a request, and puts the rows into its order."""
     return {
         name: pad_together([result[name] for result in results], _fill(output))[order]

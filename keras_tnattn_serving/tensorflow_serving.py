@@ -141,7 +141,7 @@ def _from_rows(signature: Signature, instances: Any) -> Arrays:
             raise RequestError(
                 400,
                 "instances is a plain list, but expecting list of objects with the inputs "
-                + _listed(names),
+                + _to_lists(names),
             )
         name = next(iter(names))
         return {name: _array(signature, name, instances)}
@@ -157,7 +157,7 @@ def _from_rows(signature: Signature, instances: Any) -> Arrays:
     return {name: _array(signature, name, [row[name] for row in instances]) for name in names}
 
 
-def _listed(names: Iterable[str]) -> str:
+def _to_lists(names: Iterable[str]) -> str:
     return ", ".join(names) or "nothing: the signature has no inputs"
 
 
@@ -166,7 +166,7 @@ def _from_columns(signature: Signature, inputs: Any) -> Arrays:
     if not _is_object(inputs):
         if len(names) != 1:
             raise RequestError(
-                400, "inputs is a plain value, but expecting an object with " + _listed(names)
+                400, "inputs is a plain value, but expecting an object with " + _to_lists(names)
             )
         name = next(iter(names))
         return {name: _array(signature, name, inputs)}

@@ -63,17 +63,17 @@ def encode(array: np.ndarray, methods: Collection[str] = METHODS) -> tuple[str, 
         True
     """
     raw = array.tobytes()
-    best, code = min(("stored", raw), ("deflated", deflated(raw)), key=lambda pair: len(pair[1]))
+    best, code = min(("stored", raw), ("deflated", deflate(raw)), key=lambda pair: len(pair[1]))
     sizes = {method: _size(array, method) for method in _methods(array) if method in methods}
     method = min(sizes, key=lambda name: sizes[name], default=best)
     if method in sizes and sizes[method] < len(code):
-        coded = _encoded(_streams(array, method))
+        coded = _encode(_streams(array, method))
         if len(coded) < len(code):
             best, code = method, coded
     return best, _filled_up(code, len(raw))
 
 
-def deflated(raw: bytes) -> bytes:
+def deflate(raw: bytes) -> bytes:
     """Returns bytes as the method "deflated" codes them."""
     return _filled_up(zlib.compress(raw, 9), len(raw))
 
@@ -101,7 +101,7 @@ def decode(code: bytes, method: str, dtype: np.dtype, shape: tuple[int, ...]) ->
     elif method == "deflated":
         raw = zlib.decompressobj().decompress(code, size + 1)
     elif method in ("bytes", *_AXES):
-        return _decoded(code, method, dtype, shape)
+        return _decode(code, method, dtype, shape)
     else:
         raise ValueError(f"Expected one of {METHODS}. Received: method={method!r}")
     if len(raw) != size:
@@ -149,7 +149,7 @@ def _streams(array: np.ndarray, method: str) -> list[np.ndarray]:
     return [np.ascontiguousarray(plane) for plane in planes.T]
 
 
-def _encoded(streams: list[np.ndarray]) -> bytes:
+def _encode(streams: list[np.ndarray]) -> bytes:
     """Returns tables and symbols of streams; the last symbol is written first."""
     ans, tables = coder().stack.AnsCoder(), []
     for stream in streams[::-1]:
@@ -160,7 +160,7 @@ def _encoded(streams: list[np.ndarray]) -> bytes:
     return b"".join(tables[::-1]) + words
 
 
-def _decoded(code: bytes, method: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+def _decode(code: bytes, method: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
     moved, numbers = shape, math.prod(shape)
     if method in _AXES:
         bits, axis = int(method[0]), _AXES[method]

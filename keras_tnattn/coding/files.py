@@ -93,7 +93,7 @@ def write_model(folder: Path, path: Path, custom_objects: Mapping[str, Any] | No
         parts.append([len(group), method, len(code)])
         codes.append(code)
     text = json.dumps({"arrays": listed, "parts": parts}, separators=(",", ":")).encode()
-    index = arrays.deflated(text)
+    index = arrays.deflate(text)
     checked = b"".join([struct.pack("<II", len(index), len(text)), index, *codes])
     head = struct.pack("<4sI", _MAGIC, _VERSION) + hashlib.sha256(checked).digest()
     path.write_bytes(head + checked)

@@ -87,7 +87,7 @@ def file_costs(path: str | os.PathLike, model: keras.Model, example: Tensors = N
     if suffix not in RUNNERS:
         raise ValueError(f"Expected a file .onnx, .tflite or .xml. Received: path={path}")
     example = example_of(model, example)
-    measured = _measured(path, example)
+    measured = _measure(path, example)
     expected = Expected(lambda inputs: model(inputs, training=False), [example])
     outputs = RUNNERS[suffix](path)(example)
     return FileCosts(
@@ -99,7 +99,7 @@ def file_costs(path: str | os.PathLike, model: keras.Model, example: Tensors = N
     )
 
 
-def _measured(path: str, example: Any) -> dict[str, Any]:
+def _measure(path: str, example: Any) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         inputs = Path(folder, "inputs.npz")
         np.savez(inputs, **_by_name(example))

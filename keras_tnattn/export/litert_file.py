@@ -62,8 +62,8 @@ class LitertFile:
         graph = _convertible(with_constants(model.graph, floats, names))
         self._arguments = [*model.inputs, *model.computed, f"{ZERO}:0"]
         # As bytes, because each file changes what it is made from.
-        self._main = _converted(graph, self._arguments, model.outputs)
-        self._once = _converted(graph, [*model.weights], model.computed) if model.computed else b""
+        self._main = _convert(graph, self._arguments, model.outputs)
+        self._once = _convert(graph, [*model.weights], model.computed) if model.computed else b""
 
     def write(self, path: str, exact: Collection[str] = ()) -> set[str]:
         """Writes the file.
@@ -100,7 +100,7 @@ class LitertFile:
         return unread
 
 
-def _converted(graph: Any, inputs: list[str], outputs: list[str]) -> bytes:
+def _convert(graph: Any, inputs: list[str], outputs: list[str]) -> bytes:
     """Converts the part of a graph between tensors; its inputs and outputs keep their order."""
     import tensorflow as tf
 
@@ -173,7 +173,7 @@ def _is_product(name: str, nodes: dict[str, Any]) -> bool:
     return node.op in products and nodes[node.input[1].partition(":")[0]].op != "Const"
 
 
-def _packed(numbers: np.ndarray) -> np.ndarray:
+def _pack_halves(numbers: np.ndarray) -> np.ndarray:
     """Returns bytes of two integers each, the first one in the lower bits."""
     flat = np.append(numbers.ravel(), np.zeros(numbers.size % 2, "int8")).view("uint8") & 15
     return flat[0::2] | (flat[1::2] << 4)
@@ -237,7 +237,7 @@ class _Edit:
             details.zeroPoints, details.blockSize = -1, numbers.shape[1] // scales.shape[1]
         tensor = graph.tensors[position]
         tensor.type, tensor.quantization = kind, parameters
-        tensor.buffer = self._buffer(_packed(numbers) if form.bits == 4 else numbers)
+        tensor.buffer = self._buffer(_pack_halves(numbers) if form.bits == 4 else numbers)
 
     def narrow(self, graph: Any) -> None:
         """Stores constants in fewer bytes, where it can be done without loss."""

@@ -31,7 +31,7 @@ class _Exported:
 
     def _run(self, signature: str, **inputs: Tensor) -> dict[str, np.ndarray]:
         outputs = self._model.signatures[signature](**inputs)
-        return {name: _decoded(output.numpy()) for name, output in outputs.items()}
+        return {name: _decode(output.numpy()) for name, output in outputs.items()}
 
 
 class LoadedClassifier(_Exported):
@@ -138,7 +138,7 @@ def load(path: str | os.PathLike) -> LoadedClassifier | LoadedTranslator:
         raise FileNotFoundError(
             f"Expected the folder of an exported model or of one version. Received: path={path}"
         )
-    takes, gives = _served(path)
+    takes, gives = _serving_names(path)
     if takes == {"text"}:
         if gives == {"label", "probabilities"} and (path / CLASS_NAMES).is_file():
             return LoadedClassifier(path)
@@ -152,7 +152,7 @@ def load(path: str | os.PathLike) -> LoadedClassifier | LoadedTranslator:
     )
 
 
-def _served(path: Path) -> tuple[set[str], set[str]]:
+def _serving_names(path: Path) -> tuple[set[str], set[str]]:
     """Returns the names of the inputs and outputs of `serving_default`; does not load the model."""
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf import saved_model_pb2
@@ -180,6 +180,6 @@ def _tensor(values: Any, dtype: str) -> Tensor:
     return tf.constant(values, dtype)
 
 
-def _decoded(array: np.ndarray) -> np.ndarray:
+def _decode(array: np.ndarray) -> np.ndarray:
     """Decodes arrays of bytes to arrays of `str`; returns others unchanged."""
     return np.array([text.decode() for text in array], "U") if array.dtype == object else array

@@ -49,7 +49,7 @@ class OnnxFile:
         self._numbers: dict[str, Numbers] = {}
         self._row, self._slow, self._kernels = list[np.ndarray](), set[str](), set[str]()
         # As bytes, because each copy shares its constants with the message that it is made from.
-        file = _converted(model)
+        file = _convert(model)
         passes.ShapeInferencePass()(file)
         self._converted = _content(file)
 
@@ -160,7 +160,7 @@ def openvino_model(model: Traced) -> Any:
     # What `openvino.convert_model` calls, which also asks for consent to statistics.
     from openvino._offline_transformations import apply_moc_transformations
 
-    file = _converted(model)
+    file = _convert(model)
     _tidy(file, model.output_names)
     result = openvino.Core().read_model(_content(file))
     apply_moc_transformations(result, cf=False)
@@ -168,7 +168,7 @@ def openvino_model(model: Traced) -> Any:
     for parameter in result.get_parameters():
         value = stored.get(parameter.get_friendly_name())
         if value is not None:
-            new = _restored(value) if isinstance(value, StoredMatrix) else _constant(value)
+            new = _restore(value) if isinstance(value, StoredMatrix) else _constant(value)
             parameter.output(0).replace(new.output(0))
             result.remove_parameter(parameter)
     # The reader leaves out inputs of which nothing depends.
@@ -200,7 +200,7 @@ def _constant(array: np.ndarray, bits: int = 8) -> Any:
     return openvino.op.Constant(tensor)
 
 
-def _restored(matrix: StoredMatrix) -> Any:
+def _restore(matrix: StoredMatrix) -> Any:
     """Returns OpenVINO operations that restore a matrix.
 
     The runtime knows them: it multiplies with the integers, or restores the matrix once.
@@ -251,7 +251,7 @@ def _output_names(model: Any) -> set[str]:
     return {",".join(port.get_names()) for port in model.outputs}
 
 
-def _converted(model: Traced) -> Any:
+def _convert(model: Traced) -> Any:
     """Converts a graph; its stored weights are inputs."""
     import tensorflow as tf
     import tf2onnx

@@ -171,7 +171,7 @@ class MatrixWriter:
             node.graph.remove(node, safe=True)
         if reason or self._is_rounded_again:
             self.restored[value.name or ""] = f"floats: {reason}" if reason else AGAIN
-            value.replace_all_uses_with(self._restored(matrix))
+            value.replace_all_uses_with(self._restore(matrix))
         return rounds
 
     def constant(self, array: np.ndarray) -> ir.Value:
@@ -268,7 +268,7 @@ class MatrixWriter:
         if view.numbers.ndim != 2:
             return "it has more than two axes where it is read"
         (rows, columns), bits = view.numbers.shape, matrix.bits
-        run = _run(view, axis=0)
+        run = _run_length(view, axis=0)
         if rounds_inputs and rows * columns >= _BY_COLUMN:
             if bits == 8 and run == rows:
                 arrays = ((x.astype("int16") - 128).astype("int8") for x in (view[0], view[2][0]))
@@ -290,7 +290,7 @@ class MatrixWriter:
         padded = np.pad(view.numbers, ((0, -rows % block), (0, 0)))
         packed, shape = pack(padded, stored).T, (columns, -1, block * stored // 8)
         if matrix.axis == 1:  # a table, which a lookup reads as it is
-            numbers = self._reshaped(self.constant(packed), shape)
+            numbers = self._reshape(self.constant(packed), shape)
         else:
             numbers = self.constant(packed.reshape(shape))
         return self.add(
@@ -349,9 +349,9 @@ class MatrixWriter:
         axis = node.attributes.get_int("axis", 0)
         if view.numbers.ndim != 2 or axis != 0 or bits not in (4, 8):
             return f"no lookup of {bits} bits"
-        block = _block(_run(view, axis=1), view.numbers.shape[1])
+        block = _block(_run_length(view, axis=1), view.numbers.shape[1])
         if block is None:
-            return f"no lookup in groups of {_run(view, axis=1)}"
+            return f"no lookup in groups of {_run_length(view, axis=1)}"
         scales, zeros = (x[:, ::block] for x in view[1:])
         rows = self.add(
             node,
@@ -372,7 +372,7 @@ class MatrixWriter:
         ends = [self.constant(np.array([n])) for n in (0, width, -1)]
         return self.add(node, "Slice", rows, *ends)
 
-    def _restored(self, matrix: StoredMatrix) -> ir.Value:
+    def _restore(self, matrix: StoredMatrix) -> ir.Value:
         """Returns a matrix that the runtime restores when it loads the file."""
         if matrix.numbers.size <= _FEW:
             return self.constant(matrix.values())
@@ -384,14 +384,14 @@ class MatrixWriter:
         values = self.first("Sub", numbers, zeros)
         values = self.first("Mul", values, self._scales(padded.grouped(padded.scales)))
         if padded.numbers.shape != matrix.numbers.shape:
-            values = self._reshaped(values, padded.numbers.shape)
+            values = self._reshape(values, padded.numbers.shape)
             ends = (0, matrix.numbers.shape[matrix.axis], matrix.axis)
             values = self.first("Slice", values, *(self.constant(np.array([n])) for n in ends))
-        values = self._reshaped(values, [matrix.shape[n] for n in matrix.order])
+        values = self._reshape(values, [matrix.shape[n] for n in matrix.order])
         order = [int(n) for n in np.argsort(matrix.order)]
         return self.first("Transpose", values, perm=order) if order != sorted(order) else values
 
-    def _reshaped(self, value: ir.Value, shape: Sequence[int]) -> ir.Value:
+    def _reshape(self, value: ir.Value, shape: Sequence[int]) -> ir.Value:
         return self.first("Reshape", value, self.constant(np.array(shape)))
 
     def first(self, op: str, *inputs: Any, **attributes: Any) -> Any:
@@ -421,7 +421,7 @@ def _are_steps(value: Any) -> bool:
     return True
 
 
-def _run(view: _View, axis: int) -> int:
+def _run_length(view: _View, axis: int) -> int:
     """Returns how many entries along an axis share a scale and a zero, counted from each such."""
     changes = np.zeros(view.numbers.shape[axis] - 1, bool)
     for array in view[1:]:

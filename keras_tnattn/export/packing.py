@@ -51,14 +51,14 @@ def packed_words(words: Sequence[str]) -> dict[str, Any] | list[str]:
         return list(words)
     parts, last = [], ""
     for word in sorted(words):
-        shared = min(_shared(last, word), _MARKS - 1)
+        shared = min(_shared_length(last, word), _MARKS - 1)
         parts.append(chr(ord(first) + shared) + word[shared:])
         last = word
     order = base64.b64encode(_digits_as_bytes(list(_places_left(words)), len(words)))
     return {"first": first, "words": "".join(parts), "order": order.decode()}
 
 
-def _shared(last: str, word: str) -> int:
+def _shared_length(last: str, word: str) -> int:
     """Returns with how many characters both begin."""
     pairs = zip(last, word, strict=False)
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))

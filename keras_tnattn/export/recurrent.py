@@ -42,7 +42,7 @@ def fused_loops(
         low_rank = [x for x in layers if isinstance(x.cell, LowRankKernels)]
         products = {x for x in low_rank if stored_matrices(x.cell)}
         layers = [x for x in layers if x not in products]
-    return _with_loops({layer: _fused(layer, layer.inner_loop) for layer in layers})
+    return _with_loops({layer: _fuse(layer, layer.inner_loop) for layer in layers})
 
 
 def loops_without_lists(model: keras.Model) -> contextlib.AbstractContextManager[None]:
@@ -127,7 +127,7 @@ def _gates_of(layer: keras.layers.Layer) -> tuple[int, ...]:
     return ()
 
 
-def _fused(layer: keras.layers.RNN, loop: Callable[..., Any]) -> Callable[..., Any]:
+def _fuse(layer: keras.layers.RNN, loop: Callable[..., Any]) -> Callable[..., Any]:
     def inner_loop(sequences: Tensor, initial_state: Any, mask: Any, training: bool = False) -> Any:
         states, masks = keras.tree.flatten(initial_state), keras.tree.flatten(mask)
         mask = masks[0] if masks else None

@@ -81,7 +81,7 @@ def resolution_of(model: keras.Model) -> float:
     return 8 * max(2.0**-16, *(_EPSILONS.get(dtype, 0) for dtype in dtypes))
 
 
-def _named(names: list[str], example: Tensors) -> dict[str, Any]:
+def _by_name(names: list[str], example: Tensors) -> dict[str, Any]:
     """Returns the example as a dict of the names of the file's inputs, which keep its order."""
     return dict(zip(names, keras.tree.flatten(example), strict=True))
 
@@ -160,7 +160,7 @@ def onnx_runner(path: str | bytes) -> _Run:
     options.log_severity_level, options.intra_op_num_threads = 3, 1
     session = onnxruntime.InferenceSession(path, options)
     names = [tensor.name for tensor in session.get_inputs()]
-    return lambda example: session.run(None, _named(names, example))
+    return lambda example: session.run(None, _by_name(names, example))
 
 
 def openvino_runner(path: str) -> _Run:
@@ -172,7 +172,7 @@ def openvino_runner(path: str) -> _Run:
     names = [port.get_any_name() for port in model.inputs]
 
     def run(example: Tensors) -> list[np.ndarray]:
-        outputs = model(_named(names, example))
+        outputs = model(_by_name(names, example))
         return [outputs[port] for port in model.outputs]
 
     return run
@@ -193,7 +193,7 @@ def litert_runner(path: str) -> _Run:
     is_by_row = all(list(x["shape_signature"][:1]) == [1] for x in details.values())
 
     def call(example: Tensors) -> list[np.ndarray]:
-        named = _named(inputs, example)
+        named = _by_name(inputs, example)
         if not is_by_row:
             outputs = run(**named)
             return [outputs[name] for name in order]

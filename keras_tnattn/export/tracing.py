@@ -337,7 +337,7 @@ def _partition(
     constants: list[tuple[Any, np.ndarray]] = []
     stored: list[int] = []
     computed: list[str] = []
-    for group in _joined([sources[name] for name in derived]):
+    for group in _join([sources[name] for name in derived]):
         names = [name for name in derived if sources[name] <= group]
         size = sum(stored_bytes(results[name]) for name in names)
         if size <= _LARGER_RATIO * sum(stored_bytes(values[n]) for n in group) + _SMALL_BYTES:
@@ -352,7 +352,7 @@ def _is_pure(op: Any) -> bool:
     return not (op.op_def.is_stateful or op.control_inputs or op.type.endswith("While"))
 
 
-def _joined(sets: Sequence[frozenset[int]]) -> list[frozenset[int]]:
+def _join(sets: Sequence[frozenset[int]]) -> list[frozenset[int]]:
     """Unites sets that share an element."""
     result: list[frozenset[int]] = []
     for new in sets:

@@ -75,7 +75,7 @@ def export_web_search(
             example = sentence_ids(tokenizer, sentences[:_ROWS], max_length)
             # Products that round their inputs are not faster in the tab.
             export_file(model, whole / "model.onnx", example, max_length, max_error=0.0)
-            coded = {**content, "vectors": _coded(vectors)}
+            coded = {**content, "vectors": _encode_vectors(vectors)}
             write_text(whole, coded, {"model": "model.onnx"}, card)
         return target
 
@@ -90,7 +90,7 @@ def sentence_vectors(
     Returns:
         Float array `(N, D)` of rows of length 1.
     """
-    prepared, order = _prepared(tokenizer, max_length), np.argsort([len(x) for x in sentences])
+    prepared, order = _prepare(tokenizer, max_length), np.argsort([len(x) for x in sentences])
     parts = []
     for start in range(0, len(order), _ROWS):
         ids = _ids(prepared, [sentences[n] for n in order[start : start + _ROWS]])
@@ -101,10 +101,10 @@ def sentence_vectors(
 
 def sentence_ids(tokenizer: Any, sentences: Sequence[str], max_length: int) -> np.ndarray:
     """Returns the ids `(N, L)` of sentences, padded, with the arguments of `sentence_vectors`."""
-    return _ids(_prepared(tokenizer, max_length), sentences)
+    return _ids(_prepare(tokenizer, max_length), sentences)
 
 
-def _prepared(tokenizer: Any, max_length: int) -> Any:
+def _prepare(tokenizer: Any, max_length: int) -> Any:
     """Returns a copy of a tokenizer that cuts off texts and pads batches."""
     prepared = type(tokenizer).from_str(tokenizer.to_str())
     prepared.enable_truncation(max_length)
@@ -116,7 +116,7 @@ def _ids(prepared: Any, sentences: Sequence[str]) -> np.ndarray:
     return np.array([encoding.ids for encoding in prepared.encode_batch(sentences)], "int32")
 
 
-def _coded(vectors: np.ndarray) -> str:
+def _encode_vectors(vectors: np.ndarray) -> str:
     """Returns vectors in base64, each in integers of 16 bits."""
     largest = np.maximum(np.abs(vectors).max(axis=1, keepdims=True), 1e-12)
     return base64.b64encode(np.rint(32767 / largest * vectors).astype("<i2").tobytes()).decode()
@@ -129,7 +129,7 @@ def _rules(tokenizer: Any) -> dict[str, Any]:
     if kinds != ["WordPiece", "BertNormalizer", "BertPreTokenizer"]:
         raise ValueError(f"Expected a tokenizer of BERT's word pieces. Received: one of {kinds}")
     ids = tokenizer.get_vocab()
-    start, end = _prepared(tokenizer, 2).encode("").ids
+    start, end = _prepare(tokenizer, 2).encode("").ids
     return {
         "vocabulary": sorted(ids, key=ids.__getitem__),
         "kind": "bert",

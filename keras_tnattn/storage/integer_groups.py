@@ -197,9 +197,7 @@ def _quantized_parts(
     width = max(1, _NUMBERS // len(columns))
     parts = [columns[:, start : start + width] for start in range(0, columns.shape[1], width)]
     if step is None:
-        widest = max(
-            _ranges(_grouped(part, group_size), bits, symmetric)[1].max() for part in parts
-        )
+        widest = max(_ranges(_group(part, group_size), bits, symmetric)[1].max() for part in parts)
     else:
         widest, zero = _step_and_zero(columns, bits, step)
     largest, lowest = np.float32(widest or 1.0), _lowest(bits, symmetric)
@@ -300,7 +298,7 @@ def _rounded_integers(
     return np.clip(np.rint(values / scales) + zeros, lowest, 2**bits - 1).astype("uint8")
 
 
-def _grouped(columns: np.ndarray, group_size: int) -> np.ndarray:
+def _group(columns: np.ndarray, group_size: int) -> np.ndarray:
     """Returns columns in groups `(groups, group_size, columns)`, filled up with zeros."""
     rows, width = columns.shape
     groups = math.ceil(rows / group_size)
@@ -333,10 +331,10 @@ def _scales_and_zeros(
     symmetric: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the codes of the scales, relative to the largest, and the zeros."""
-    grouped = _grouped(columns, group_size)
+    grouped = _group(columns, group_size)
     weight = None
     if weights is not None:
-        weight = _grouped(weights[:, None].astype("float32"), group_size)
+        weight = _group(weights[:, None].astype("float32"), group_size)
     steps, squares = 2**bits - 1, np.empty_like(grouped)
     low, widest = _ranges(grouped, bits, symmetric)
     best = np.full(widest.shape, np.inf, "float32")
@@ -541,9 +539,9 @@ def _steps_and_zeros(
     steps = steps * ops.cast(largest, "float32")
     if groups == 1:
         return steps, offsets
-    return _repeated(steps, size, group_size, axis), _repeated(offsets, size, group_size, axis)
+    return _repeat(steps, size, group_size, axis), _repeat(offsets, size, group_size, axis)
 
 
-def _repeated(values: Tensor, size: int, times: int, axis: int) -> Tensor:
+def _repeat(values: Tensor, size: int, times: int, axis: int) -> Tensor:
     repeated = ops.repeat(values, times, axis=axis)
     return repeated[:size] if axis == 0 else repeated[..., :size]

@@ -40,7 +40,7 @@ from keras_tnattn.compression.candidates import byte_count
 from keras_tnattn.compression.inventory import places
 from keras_tnattn.layers import MaskedAveragePooling1D
 from keras_tnattn_train.classify.config import ClassifyConfig
-from keras_tnattn_train.classify.loading import thinned
+from keras_tnattn_train.classify.loading import thin_out
 from keras_tnattn_train.classify.texts import read_texts
 from keras_tnattn_train.classify.train import prepare_parts, train_classifier
 from keras_tnattn_train.runs.run import Run
@@ -171,7 +171,7 @@ def jobs(model, data, args):
     def ours(target, bits, epochs=0):
         result = compress(model, target, data=data, bits=bits or 32, renumber=2)
         if epochs:
-            result.heal(thinned(data), epochs=epochs, learning_rate=3e-4)
+            result.heal(thin_out(data), epochs=epochs, learning_rate=3e-4)
         return result.model, result.renumbered
 
     def plain(tolerance):

@@ -26,7 +26,7 @@ def test_decoding_gives_the_same_bytes(make, dtype, monkeypatch):
         array = np.asarray(make(shape)).astype(dtype)
         codes = [arrays.encode(array)]
         for method in arrays._methods(array):
-            code = arrays._encoded(arrays._streams(array, method))
+            code = arrays._encode(arrays._streams(array, method))
             codes.append((method, arrays._filled_up(code, array.nbytes)))
         for method, code in codes:
             again = arrays.decode(code, method, array.dtype, shape)
@@ -37,7 +37,7 @@ def test_decoding_gives_the_same_bytes(make, dtype, monkeypatch):
 @pytest.mark.parametrize("counts", [(2 * arrays._PARTS - 1, 1), (70_000, 1, 1), (70_000, 3, 3, 1)])
 def test_symbols_that_are_rarer_than_a_part_are_kept(counts):
     array = np.repeat(np.arange(len(counts)), counts).astype("uint8")
-    code = arrays._encoded(arrays._streams(array, "bytes"))
+    code = arrays._encode(arrays._streams(array, "bytes"))
     code = arrays._filled_up(code, array.nbytes)
     np.testing.assert_array_equal(arrays.decode(code, "bytes", array.dtype, array.shape), array)
 

@@ -110,7 +110,7 @@ def test_the_page_decodes_what_the_coder_wrote(tmp_path):
     for raw, width, bits in codes():
         data = bytes(raw)[: len(raw) // width * width]
         streams = arrays._streams(np.frombuffer(data, f"u{width}"), METHODS[bits])
-        code = arrays._filled_up(arrays._encoded(streams), len(data))
+        code = arrays._filled_up(arrays._encode(streams), len(data))
         how = {"bits": bits, "width": width, "size": len(data)}
         whole.append([base64.b64encode(code).decode(), how])
         expected.append(hashlib.sha256(data).hexdigest())
@@ -125,7 +125,7 @@ def test_the_page_decodes_what_the_coder_wrote(tmp_path):
 @pytest.mark.skipif(not NODE, reason="needs Node.js")
 def test_the_page_refuses_codes_that_are_damaged(tmp_path):
     stream = RANDOM.geometric(0.4, 4000).clip(0, 200).astype("uint8")
-    code = arrays._encoded([stream])
+    code = arrays._encode([stream])
     places = RANDOM.integers(0, len(code), 200)
     damaged = [bytes([*code[:n], code[n] ^ 1 << n % 8, *code[n + 1 :]]) for n in places]
     damaged += [code[:-8], code[:50], code[:1], b"", bytes(len(code)), code + b"abcd"]

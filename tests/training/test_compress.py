@@ -23,7 +23,7 @@ from keras_tnattn.compression.candidates import byte_count
 from keras_tnattn.compression.runtimes import RUNTIMES
 from keras_tnattn.export import file_outputs, formats
 from keras_tnattn_train import compress
-from keras_tnattn_train.classify.loading import ClassifierRun, thinned
+from keras_tnattn_train.classify.loading import ClassifierRun, thin_out
 from keras_tnattn_train.classify.train import Part
 from keras_tnattn_train.cli import train
 from keras_tnattn_train.compress import FILES, main
@@ -550,7 +550,7 @@ def test_the_vocabulary_follows_the_new_ids():
 def test_thinned_texts_keep_some_words_in_order():
     ids = np.arange(1, 1001)[None] * np.array([[1], [1]])
     ids[1, 500:] = 0
-    result = thinned(ids)
+    result = thin_out(ids)
     for row, limit in zip(result, (1000, 500), strict=True):
         words = row[row != 0]
         assert 0.2 * limit < len(words) < 0.4 * limit
@@ -558,7 +558,7 @@ def test_thinned_texts_keep_some_words_in_order():
         assert words.max() <= limit
         assert (row[len(words) :] == 0).all()
     # The first word is kept as often as any other.
-    assert 20 < np.count_nonzero(thinned(np.tile(np.arange(1, 11), (100, 1)))[:, 0] == 1) < 40
+    assert 20 < np.count_nonzero(thin_out(np.tile(np.arange(1, 11), (100, 1)))[:, 0] == 1) < 40
 
 
 @pytest.mark.parametrize("damage", ["empty.npy", "truncated.npz", "checksum.npz"])

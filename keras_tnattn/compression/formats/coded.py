@@ -50,7 +50,7 @@ def candidates(
             continue
         width = max(width for width in widths if width is not None)
         rounded = [
-            _rounded(kernel, moment, width, step)
+            _round(kernel, moment, width, step)
             for kernel, moment in zip(kernels, factored, strict=True)
         ]
         pairs = list(zip(kernels, rounded, strict=True))
@@ -87,7 +87,7 @@ class _Rounded:
     bytes: int
 
 
-def _rounded(
+def _round(
     kernel: dense.Kernel, moment: integer_groups.FactoredMoment | None, bits: int, step: float
 ) -> _Rounded:
     sample = kernel.sample()

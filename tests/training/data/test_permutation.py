@@ -3,21 +3,21 @@
 import numpy as np
 import pytest
 
-from keras_tnattn_train.data.permutation import permuted
+from keras_tnattn_train.data.permutation import permute
 
 
 @pytest.mark.parametrize("size", [1, 7, 65_536, 65_537, 200_000])
 def test_each_number_comes_once_also_in_parts(size):
-    whole = permuted(np.arange(size), size, (3, 1))
+    whole = permute(np.arange(size), size, (3, 1))
     assert sorted(whole) == list(range(size))
-    parts = [permuted(np.arange(size)[i::3], size, (3, 1)) for i in range(3)]
+    parts = [permute(np.arange(size)[i::3], size, (3, 1)) for i in range(3)]
     for i, part in enumerate(parts):
         np.testing.assert_array_equal(part, whole[i::3])
 
 
 @pytest.mark.parametrize("size", [1000, 100_000])
 def test_other_seeds_give_other_orders_and_neighbors_are_parted(size):
-    first, second = (permuted(np.arange(size), size, (0, epoch)) for epoch in (0, 1))
+    first, second = (permute(np.arange(size), size, (0, epoch)) for epoch in (0, 1))
     assert (first == second).mean() < 10 / size * 5
     for numbers in (first, second):
         # Of a random permutation, one pair of neighbors in `size / 2` stays together.

@@ -162,13 +162,13 @@ def _page(explanation: dict[str, Any], files: Sequence[str]) -> str:
         lines += [
             "<h2>Attention</h2><p>The darker a word, the more the words of the text attend to it. "
             "Underlined: not in the vocabulary.</p>",
-            _shaded(words, [word["attention"] for word in words]),
+            _shade(words, [word["attention"] for word in words]),
         ]
     largest = max(max(abs(word["influence"]) for word in words), 1e-9)
     lines += [
         "<h2>Influence</h2><p>Blue words raise the probability of the label, red ones lower it: "
         "without the word it is lower, or higher, by what the word's title says.</p>",
-        _shaded(words, [word["influence"] / largest for word in words]),
+        _shade(words, [word["influence"] / largest for word in words]),
     ]
     for file in files:
         lines += [
@@ -179,7 +179,7 @@ def _page(explanation: dict[str, Any], files: Sequence[str]) -> str:
     return "\n".join([*lines, "</html>", ""])
 
 
-def _shaded(words: Sequence[dict[str, Any]], strengths: Sequence[float]) -> str:
+def _shade(words: Sequence[dict[str, Any]], strengths: Sequence[float]) -> str:
     spans = []
     for word, strength in zip(words, strengths, strict=True):
         color = "47,91,199" if strength >= 0 else "192,47,29"

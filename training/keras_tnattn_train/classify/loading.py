@@ -101,7 +101,7 @@ class ClassifierRun(TrainedRun):
         return np.concatenate([parts[x].ids for x in ("validation", "test") if x in parts])
 
     def healing_inputs(self) -> np.ndarray:
-        return thinned(self.inputs())
+        return thin_out(self.inputs())
 
     def accuracy(self) -> Callable[[keras.Model], float]:
         parts = self.parts
@@ -157,7 +157,7 @@ def _accuracy(ids: np.ndarray, labels: np.ndarray) -> Callable[[keras.Model], fl
     return lambda model: float(np.mean(outputs_of(model, ids).argmax(axis=-1) == labels))
 
 
-def thinned(ids: np.ndarray) -> np.ndarray:
+def thin_out(ids: np.ndarray) -> np.ndarray:
     """Returns texts with about 30 % of their words, so that the model has not memorized them.
 
     Args:

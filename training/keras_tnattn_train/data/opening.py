@@ -55,11 +55,11 @@ def open_lines(path: str | Path, kind: str, newline: str = "\n") -> Iterator[Ite
     UTF-8. Bytes that are not UTF-8 become surrogates, so that only their own rows are bad.
     """
     with contextlib.ExitStack() as stack:
-        with reported(path, kind):
+        with reading_errors(path, kind):
             file: Any = sys.stdin.buffer
             if str(path) != STDIN:
                 file = stack.enter_context(Path(path).open("rb"))
-            file = _unpacked(_peekable(file), str(path), stack)
+            file = _unpack(_peekable(file), str(path), stack)
             encoding = _encoding(path, kind, file)
         errors = "surrogateescape" if encoding == "utf-8-sig" else "strict"
         text = io.TextIOWrapper(file, encoding, errors, newline)
@@ -71,13 +71,13 @@ def open_lines(path: str | Path, kind: str, newline: str = "\n") -> Iterator[Ite
 
 
 def _lines(text: TextIO, path: str | Path, kind: str) -> Iterator[str]:
-    with reported(path, kind):
+    with reading_errors(path, kind):
         # `yield from text` would close the text when the reader stops early.
         yield from iter(text.readline, "")
 
 
 @contextlib.contextmanager
-def reported(path: str | Path, kind: str) -> Iterator[None]:
+def reading_errors(path: str | Path, kind: str) -> Iterator[None]:
     """Reports errors of reading as an `InputError`."""
     try:
         yield
@@ -97,7 +97,7 @@ def _peekable(file: BinaryIO) -> Any:
     return file if hasattr(file, "peek") else io.BufferedReader(file)  # type: ignore[arg-type]
 
 
-def _unpacked(file: Any, path: str, stack: contextlib.ExitStack) -> Any:
+def _unpack(file: Any, path: str, stack: contextlib.ExitStack) -> Any:
     """Returns the content of a file that may be packed, once or several times."""
     suffix = Path(path).suffix.lower()
     while True:

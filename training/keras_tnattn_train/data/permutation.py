@@ -8,7 +8,7 @@ _MAX_IN_MEMORY = 65_536  # numbers that are permuted in memory
 _ROUNDS = 6
 
 
-def permuted(places: np.ndarray, size: int, seed: Sequence[int]) -> np.ndarray:
+def permute(places: np.ndarray, size: int, seed: Sequence[int]) -> np.ndarray:
     """Returns what a random permutation of the numbers below `size` makes of some of them.
 
     A large permutation is a Feistel network: it splits the bits of a number in halves and, in
@@ -31,11 +31,11 @@ def _network(numbers: np.ndarray, half: np.uint64, keys: np.ndarray) -> np.ndarr
     mask = (np.uint64(1) << half) - np.uint64(1)
     left, right = numbers >> half, numbers & mask
     for key in keys:
-        left, right = right, left ^ (_mixed(right + key) & mask)
+        left, right = right, left ^ (_mix(right + key) & mask)
     return (left << half) | right
 
 
-def _mixed(numbers: np.ndarray) -> np.ndarray:
+def _mix(numbers: np.ndarray) -> np.ndarray:
     """Mixes the bits of 64-bit numbers, as the generator SplitMix64 does."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         numbers = (numbers ^ (numbers >> np.uint64(shift))) * np.uint64(factor)

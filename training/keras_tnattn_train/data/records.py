@@ -114,7 +114,7 @@ class QuotedRecords(Iterator[Record]):
         try:
             fields = next(self._reader)
         except csv.Error as error:
-            problem = _described(error)
+            problem = _describe(error)
         fits = problem is None and len(fields) == self._size
         several = len(lines.since) > 1
         like_rows = problem is None and several and self._like_rows()
@@ -159,7 +159,7 @@ class QuotedRecords(Iterator[Record]):
                 if match is None:
                     break
                 quoted, plain, end = match.groups()
-                fields.append(plain if quoted is None else _unescaped(quoted))
+                fields.append(plain if quoted is None else _unescape(quoted))
                 position = match.end()
             if match is None:
                 continue  # the last field goes on in the next line
@@ -170,11 +170,11 @@ class QuotedRecords(Iterator[Record]):
         return None
 
 
-def _unescaped(field: str) -> str:
+def _unescape(field: str) -> str:
     return re.sub(r'\\(["\\])|""', lambda match: match[1] or '"', field)
 
 
-def _described(error: csv.Error) -> str:
+def _describe(error: csv.Error) -> str:
     if "unexpected end" in str(error):
         return _NO_CLOSING_MARK
     return _NO_DELIMITER if "expected after" in str(error) else str(error)

@@ -58,9 +58,9 @@ class StoredTexts(StoredSequence[str]):
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._ends = array("q", [0])
-        self._bytes = _stored(map(self._encoded, texts))
+        self._bytes = _store(map(self._encode, texts))
 
-    def _encoded(self, text: str) -> bytes:
+    def _encode(self, text: str) -> bytes:
         content = text.encode("utf-8", "surrogatepass")
         self._ends.append(self._ends[-1] + len(content))
         return content
@@ -85,11 +85,11 @@ def stored_array(blocks: Iterable[np.ndarray], shape: tuple[int, ...]) -> np.nda
     """Joins arrays, which are read once, to one in a temporary file, which cannot be written."""
     blocks = iter(blocks)
     first = next(blocks)
-    content = _stored(block.tobytes() for block in itertools.chain([first], blocks))
+    content = _store(block.tobytes() for block in itertools.chain([first], blocks))
     return np.frombuffer(content, first.dtype).reshape(shape)
 
 
-def _stored(chunks: Iterable[bytes]) -> mmap.mmap | bytes:
+def _store(chunks: Iterable[bytes]) -> mmap.mmap | bytes:
     """Writes bytes to a temporary file, and maps it."""
     file = tempfile.TemporaryFile()  # noqa: SIM115
     try:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from keras_tnattn_train.data.opening import reported
+from keras_tnattn_train.data.opening import reading_errors
 from keras_tnattn_train.data.rows import Table, TableRow
 from keras_tnattn_train.options.errors import InputError
 
@@ -70,7 +70,7 @@ def parquet_table(path: str | Path) -> Iterator[Table]:
     @contextlib.contextmanager
     def checked() -> Iterator[None]:
         try:
-            with reported(path, "Parquet file"):
+            with reading_errors(path, "Parquet file"):
                 yield
         except ArrowException as error:
             raise InputError(

@@ -38,7 +38,7 @@ def describe(
         "seed": config.seed,
         "scores": {name: round(value, DECIMALS) for name, value in scores.items()},
         "sizes": sizes,
-        "options": {name: without_folders(value) for name, value in _needed(config).items()},
+        "options": {name: without_folders(value) for name, value in _options_of(config).items()},
         "command": _command(config),
     }
 
@@ -53,7 +53,7 @@ def without_folders(value: Any) -> Any:
 def _command(config: ExportConfig) -> str:
     """Returns the command line that trains the same model again."""
     words = [*program("train").split(), str(config.command)]
-    for name, value in _needed(config).items():
+    for name, value in _options_of(config).items():
         words.append(f"--{name.replace('_', '-')}")
         if isinstance(value, tuple):
             words += map(str, value)
@@ -62,7 +62,7 @@ def _command(config: ExportConfig) -> str:
     return shlex.join([*words, "--export"])
 
 
-def _needed(config: ExportConfig) -> dict[str, Any]:
+def _options_of(config: ExportConfig) -> dict[str, Any]:
     """Returns the options without those that follow from the others, or do not make the model."""
     kind = type(config)
     # The command exports, and some options are allowed only with that.

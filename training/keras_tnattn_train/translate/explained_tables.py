@@ -42,7 +42,7 @@ def fit_power_laws(
 def write_distributions(computed: Outputs, heads: Sequence[int], path: Path) -> None:
     """Writes a row for each block, head and matrix; no file if there is no such matrix."""
     rows = [
-        {"block": block, "head": head, "matrix": name, **_described(outputs[name][head - 1])}
+        {"block": block, "head": head, "matrix": name, **_describe(outputs[name][head - 1])}
         for block, outputs in computed.items()
         for name in DESCRIBED
         if name in outputs
@@ -64,7 +64,7 @@ def write_power_laws(
     write_table(path, rows)
 
 
-def _described(matrix: np.ndarray) -> dict[str, float]:
+def _describe(matrix: np.ndarray) -> dict[str, float]:
     from keras_tnattn_train.translate.distributions import describe, smallest_eigenvalue
 
     return {**describe(matrix), "smallest_eigenvalue": smallest_eigenvalue(matrix)}

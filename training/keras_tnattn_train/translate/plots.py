@@ -148,13 +148,13 @@ def _heat_map(
     figure: Any = axes.get_figure(root=False)
     figure.colorbar(image, ax=axes, shrink=0.8)
     if tokens is not None:
-        rows, columns = ([_shown(token) for token in side] for side in tokens)
+        rows, columns = ([_displayable(token) for token in side] for side in tokens)
         style: dict[str, Any] = {"fontsize": 8, "parse_math": False}
         axes.set_xticks(range(len(columns)), columns, rotation="vertical", **style)
         axes.set_yticks(range(len(rows)), rows, **style)
 
 
-def _shown(token: str) -> str:
+def _displayable(token: str) -> str:
     """Replaces the joiner by a character that the fonts have."""
     return token.replace("\uffed", "\u25a0")
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_tnattn_train.data.batches import repeated
 from keras_tnattn_train.data.pairs.prepared import TokenizedPart
-from keras_tnattn_train.data.permutation import permuted
+from keras_tnattn_train.data.permutation import permute
 
 PAIRS_AT_ONCE = 65_536  # whose order and lengths are in memory
 
@@ -70,10 +70,10 @@ class BucketedBatches(keras.utils.PyDataset):
         starts = np.arange(0, len(rows), self.batch_size)
         batches = np.arange(len(starts))
         if self.seed is not None:
-            rows = permuted(rows, len(self.part), (self.seed, self._epoch))
+            rows = permute(rows, len(self.part), (self.seed, self._epoch))
             batches = np.random.default_rng((self.seed, self._epoch, block)).permutation(batches)
-        source = _rounded(self.part.source.lengths_of(rows), self.multiple, self._longest[0])
-        target = _rounded(self.part.target.lengths_of(rows) - 1, self.multiple, self._longest[1])
+        source = _round_up(self.part.source.lengths_of(rows), self.multiple, self._longest[0])
+        target = _round_up(self.part.target.lengths_of(rows) - 1, self.multiple, self._longest[1])
         # The sorts are stable: pairs of equal lengths stay in random order.
         order = np.lexsort((source, target))
         self._block, self._rows, self._batches = block, rows[order], batches
@@ -94,12 +94,12 @@ class BucketedBatches(keras.utils.PyDataset):
         source, target = self.part.source, self.part.target
         begin, end = target.offsets[rows], target.offsets[rows + 1]
         inputs = {
-            "source": _padded(
+            "source": _pad(
                 source.ids, source.offsets[rows], source.offsets[rows + 1], source_length
             ),
-            "target": _padded(target.ids, begin, end - 1, target_length),
+            "target": _pad(target.ids, begin, end - 1, target_length),
         }
-        return inputs, _padded(target.ids, begin + 1, end, target_length)
+        return inputs, _pad(target.ids, begin + 1, end, target_length)
 
     def filled(
         self, batch: tuple[dict[str, np.ndarray], np.ndarray], multiple: int
@@ -112,12 +112,12 @@ class BucketedBatches(keras.utils.PyDataset):
         return inputs, np.concatenate([labels, padding])
 
 
-def _rounded(lengths: np.ndarray, multiple: int, longest: int) -> np.ndarray:
+def _round_up(lengths: np.ndarray, multiple: int, longest: int) -> np.ndarray:
     """Rounds lengths up to multiples, but at most to the greatest one."""
     return np.minimum(-(-lengths // multiple) * multiple, longest)
 
 
-def _padded(ids: np.ndarray, begin: np.ndarray, end: np.ndarray, length: int) -> np.ndarray:
+def _pad(ids: np.ndarray, begin: np.ndarray, end: np.ndarray, length: int) -> np.ndarray:
     """Returns `ids[begin[r]:end[r]]` for each of `B` rows, as `(B, length)`, padded with 0."""
     places = begin[:, None] + np.arange(length)
     inside = places < end[:, None]

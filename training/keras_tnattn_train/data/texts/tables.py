@@ -169,7 +169,7 @@ class _LabeledRows:
 
 def doubtful_labels(classes: Mapping[str, int]) -> Iterator[str]:
     """Yields warnings about names of classes that may be mistakes."""
-    for what, key in (("except for case", _folded), ("as numbers", _number)):
+    for what, key in (("except for case", _fold), ("as numbers", _number)):
         alike = collections.defaultdict(list)
         for name in classes:
             alike[key(name)].append(name)
@@ -191,7 +191,7 @@ def doubtful_labels(classes: Mapping[str, int]) -> Iterator[str]:
         )
 
 
-def _folded(name: str) -> str:
+def _fold(name: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
 
 
