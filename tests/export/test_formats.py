@@ -441,55 +441,40 @@ class Heads(keras.layers.Layer):
         return keras.ops.reshape(inputs, (batch, length, 2, units // 2))
 
 
-def recurrent_layers():
-    layers = keras.layers
-    parts = [layers.Bidirectional(layers.GRU(6)), layers.Dense(2)]
-    return keras.Sequential([keras.Input((None, 5)), *parts])
+def of_parts(shape, *parts):
+    return keras.Sequential([keras.Input(shape), *parts])
 
 
-def convolutions():
-    layers = keras.layers
-    parts = [layers.Conv2D(8, 3, padding="same"), layers.BatchNormalization(), layers.ReLU()]
-    parts += [layers.SeparableConv2D(6, 3, activation="relu"), layers.GlobalMaxPooling2D()]
-    return keras.Sequential([keras.Input((12, 12, 3)), *parts])
-
-
-def dense_and_reshape():
-    return keras.Sequential(
-        [keras.Input((None, 4)), keras.layers.Dense(6, use_bias=False), Heads()]
-    )
-
-
-def sum_over_two_axes_of_a_reshape():
-    tokens = keras.Input((None, 8))
-    return keras.Model(
-        tokens, keras.layers.EinsumDense("abcd,cde->abe", (None, 5))(Halves()(tokens))
-    )
-
-
-def new_language_model():
-    return language_model(20, attention="sdpa", num_layers=1)
-
-
-def loop_with_products_of_integers():
-    return low_rank_recurrent(keras.layers.GRU(64), 4)
-
-
+L = keras.layers
+CONVERTED = {
+    "recurrent": lambda: of_parts((None, 5), L.Bidirectional(L.GRU(6)), L.Dense(2)),
+    "convolutions": lambda: of_parts(
+        (12, 12, 3),
+        *(L.Conv2D(8, 3, padding="same"), L.BatchNormalization(), L.ReLU()),
+        *(L.SeparableConv2D(6, 3, activation="relu"), L.GlobalMaxPooling2D()),
+    ),
+    "reshape": lambda: of_parts((None, 4), L.Dense(6, use_bias=False), Heads()),
+    "sum over two axes of a reshape": lambda: of_parts(
+        (None, 8), Halves(), L.EinsumDense("abcd,cde->abe", (None, 5))
+    ),
+    "language model": lambda: language_model(20, attention="sdpa", num_layers=1),
+    "loop with products of integers": lambda: low_rank_recurrent(L.GRU(64), 4),
+}
 CONVERTED_TO = [
-    *((make, form) for make in (recurrent_layers, convolutions) for form in ("ONNX", "LiteRT")),
-    *((dense_and_reshape, form) for form in ("ONNX", "OpenVINO", "LiteRT")),
-    *((make, "ONNX") for make in (sum_over_two_axes_of_a_reshape, new_language_model)),
-    (loop_with_products_of_integers, "OpenVINO"),
+    *((name, form) for name in ("recurrent", "convolutions") for form in ("ONNX", "LiteRT")),
+    *(("reshape", form) for form in ("ONNX", "OpenVINO", "LiteRT")),
+    *((name, "ONNX") for name in ("sum over two axes of a reshape", "language model")),
+    ("loop with products of integers", "OpenVINO"),
 ]
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="converts on TensorFlow only")
 @pytest.mark.parametrize(
-    ("make", "form"), slow_but(CONVERTED_TO, [*CONVERTED_TO, (new_language_model, "OpenVINO")])
+    ("name", "form"), slow_but(CONVERTED_TO, [*CONVERTED_TO, ("language model", "OpenVINO")])
 )
-def test_a_file_computes_what_the_model_does(make, form, tmp_path):
+def test_a_file_computes_what_the_model_does(name, form, tmp_path):
     pytest.importorskip(NEEDS[form])
-    export_file(make(), tmp_path / f"model{SUFFIXES[form]}")  # compares the outputs
+    export_file(CONVERTED[name](), tmp_path / f"model{SUFFIXES[form]}")  # compares the outputs
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="converts on TensorFlow only")

@@ -11,7 +11,7 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("ai_edge_litert")
 import onnx
 from ai_edge_litert import schema_py_generated as schema
-from conformance import relative_error, to_numpy
+from conformance import assert_same_arrays, relative_error, to_numpy
 from slow_cases import slow_but
 
 from keras_tnattn.export import export_litert, export_onnx, running
@@ -75,8 +75,7 @@ def test_loops_are_one_operation_or_take_any_number_of_rows(layer, masks, operat
             (running.run_onnx(path, example), 1e-5),
             (run([example]), 0.02 if is_of_integers else 1e-5),
         ):
-            for output, array in zip(outputs, expected, strict=True):
-                np.testing.assert_allclose(output, to_numpy(array), atol=bound)
+            assert_same_arrays(outputs, to_numpy(expected), atol=bound)
 
 
 @pytest.mark.parametrize(

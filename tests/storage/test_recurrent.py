@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from conformance import to_numpy
+from conformance import assert_same_arrays, to_numpy
 
 from keras_tnattn.storage.recurrent import cells_of, on_other_cells, states_of
 
@@ -36,8 +36,7 @@ def test_equal_cells_give_equal_outputs(name):
     assert new.name == layer.name
     assert not {id(c) for c in cells_of(new)} & {id(c) for c in cells_of(layer)}
     outputs = keras.tree.flatten(to_numpy(new(INPUTS)))
-    for old, output in zip(expected, outputs, strict=True):
-        np.testing.assert_allclose(output, old, atol=1e-6)
+    assert_same_arrays(outputs, expected, atol=1e-6)
     mask = np.array([[True] * 4 + [False] * 2] * 3)
     old, new = (keras.tree.flatten(to_numpy(x(INPUTS, mask=mask)))[0] for x in (layer, new))
     np.testing.assert_allclose(new, old, atol=1e-6)

@@ -5,7 +5,7 @@ import threading
 import keras
 import numpy as np
 import pytest
-from conformance import to_numpy
+from conformance import assert_same_arrays, to_numpy
 
 from keras_tnattn.layers.token_embedding import TokenEmbedding
 from keras_tnattn.storage.adaptive_embedding import AdaptiveEmbedding
@@ -75,8 +75,7 @@ def test_a_tensor_stands_for_each_matrix(name):
     expected = outputs()
     values = {(id(layer), name): matrix.values() for name, matrix in matrices.items()}
     with standing_in({key: keras.ops.convert_to_tensor(x) for key, x in values.items()}):
-        for result, array in zip(outputs(), expected, strict=True):
-            np.testing.assert_allclose(result, array, rtol=1e-5, atol=1e-6)
+        assert_same_arrays(outputs(), expected, rtol=1e-5, atol=1e-6)
     doubled = {key: keras.ops.convert_to_tensor(2 * x) for key, x in values.items()}
     with standing_in(doubled):
         for result, array in zip(outputs(), expected, strict=True):

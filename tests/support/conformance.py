@@ -30,9 +30,10 @@ def relative_error(outputs, expected):
     return np.linalg.norm(outputs - expected) / np.linalg.norm(expected)
 
 
-def assert_same_arrays(arrays, expected):
+def assert_same_arrays(arrays, expected, **tolerances):
+    check = np.testing.assert_allclose if tolerances else np.testing.assert_array_equal
     for array, other in zip(arrays, expected, strict=True):
-        np.testing.assert_array_equal(array, other)
+        check(array, other, **tolerances)
 
 
 def saved_and_loaded(model, inputs, folder):

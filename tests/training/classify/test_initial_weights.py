@@ -216,5 +216,4 @@ def test_a_distribution_is_set_aside_for_the_fit_alone():
         keras.distribution.set_distribution(None)
     assert during == [None]
     start_from_svm(config, model, ids, labels)
-    for weight, expected in zip(weights, model.get_weights(), strict=True):
-        np.testing.assert_allclose(weight, expected, rtol=1e-5, atol=1e-6)
+    assert_same_arrays(weights, model.get_weights(), rtol=1e-5, atol=1e-6)

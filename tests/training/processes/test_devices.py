@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
+from conformance import assert_same_arrays
 from import_path import IMPORT_PATH
 from run_folders import assert_refused
 from translate_commands import table
@@ -84,8 +85,7 @@ def trained(run):
 
 def assert_same_training(run, expected, metrics=1e-5):
     (arrays, rows), (expected_arrays, expected_rows) = trained(run), trained(expected)
-    for array, other in zip(arrays, expected_arrays, strict=True):
-        np.testing.assert_allclose(array, other, rtol=0, atol=1e-5)
+    assert_same_arrays(arrays, expected_arrays, rtol=0, atol=1e-5)
     for row, other in zip(rows, expected_rows, strict=True):
         assert row == pytest.approx(other, rel=0, abs=metrics)
 
