@@ -290,7 +290,7 @@ def test_the_number_of_weights(name):
 
 
 # What is refused at the latest when the layer is built, by its message.
-LEARNED = Geometric(trainable=True)
+LEARNED, TABLE = Geometric(trainable=True), keras.layers.Embedding(4, 4)
 WRONG = {
     layers.GraphAttention: {
         "num_heads=0": lambda make: make(0),
@@ -327,6 +327,10 @@ WRONG = {
         ).build((None, None, 2, 3)),
         r"input_shape=\(None, None, None\)": lambda make: make().build((None, None, None)),
         "layer=gtn": lambda make: make(name="gtn").propagation_matrix(),
+        "num_heads=1": lambda make: make(damping=(0.5, 0.9)),
+        "receive_from='later'": lambda make: make()(X, use_causal_mask=True),
+        "projection='skew'": lambda make: make(projection="skew"),
+        "max_projection_norm=1": lambda make: make(max_projection_norm=1),
     },
     layers.MPSClassifier: {
         "num_classes=0": lambda make: make(0),
@@ -376,6 +380,14 @@ WRONG = {
         "residual_dim=0": lambda make: make(2, residual_dim=0),
         "dropout=1.0": lambda make: make(2, dropout=1.0),
         "residual_dropout=-0.1": lambda make: make(2, residual_dropout=-0.1),
+        "metric_from='value'": lambda make: make(2, metric_from="value"),
+        "metric_from='query' with causal_metric": lambda make: make(
+            2, metric_from="key", causal_metric=True
+        ),
+        "epsilon=0.0": lambda make: make(2, epsilon=0.0),
+        "epsilon=1.0": lambda make: make(2, epsilon=1.0),
+        "epsilon='small'": lambda make: make(2, epsilon="small"),
+        "num_heads=3, size=8": lambda make: make(3),
     },
     layers.TensorizedSpectralAttention: {
         "num_heads=0": lambda make: make(num_heads=0),
@@ -396,6 +408,35 @@ WRONG = {
     },
     layers.TensorizedGraphAttention: {
         r"key_shape=\(2, 2\)": lambda make: make(2, (2, 2)).build((None, None, 2, 2, 2)),
+    },
+    storage.TTEmbedding: {
+        "input_dim=0": lambda make: make(0, 3),
+        r"tt_input_shape=\(2, 4\)": lambda make: make(9, 4, tt_input_shape=(2, 4)),
+        "output_dim=4": lambda make: make(9, 4, tt_output_shape=(2, 3)),
+        "tt_ranks=0": lambda make: make(9, 4, tt_ranks=0),
+        "bits=5": lambda make: make(9, 4, bits=5),
+        "built Embedding": lambda make: make.from_embedding(TABLE, tt_ranks=2),
+        "built=False": lambda make: make(9, 4).quantized(4),
+    },
+    storage.AdaptiveEmbedding: {
+        "block_rows=0": lambda make: make(22, 6, (4, 0), (4, 2)),
+        "block_ranks=-1": lambda make: make(22, 6, (4, 5), (4, -1)),
+        r"at most input_dim=22 rows.*block_rows=\(4, 19\)": lambda make: make(
+            22, 6, (4, 19), (4, 2)
+        ),
+        r"block_ranks=\(4,\)": lambda make: make(22, 6, (4, 5), (4,)),
+        r"one or more blocks.*block_rows=\(\)": lambda make: make(22, 6, (), ()),
+        "bits=5": lambda make: make(22, 6, (4, 5), (4, 2), (4, 5)),
+        r"block_bits=\(4,\)": lambda make: make(22, 6, (4, 5), (4, 2), (4,)),
+    },
+    storage.LowRankDense: {
+        "units=0": lambda make: make(0, 2),
+        "rank=0": lambda make: make(2, 0),
+        "built": lambda make: make.from_dense(keras.layers.Dense(3), rank=1),
+    },
+    storage.LowRankEmbedding: {
+        "bits=5": lambda make: make(3, 4, 2, bits=5),
+        "built": lambda make: make.from_embedding(TABLE, 1),
     },
     layers.MultiHeadAdditiveAttention: {
         "key_dim=0": lambda make: make(2, key_dim=0),

@@ -241,21 +241,6 @@ def test_a_metric_of_keys_without_later_tokens_in_self_attention():
     assert np.abs(to_numpy(padded["D_Q"]) - expected).max() > 1e-3
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"metric_from": "value"}, "metric_from='value'"),
-        ({"metric_from": "key", "causal_metric": True}, "metric_from='query' with causal_metric"),
-        ({"epsilon": 0.0}, "epsilon=0.0"),
-        ({"epsilon": 1.0}, "epsilon=1.0"),
-        ({"epsilon": "small"}, "epsilon='small'"),
-    ],
-)
-def test_options_of_the_metric_are_checked(options, message):
-    with pytest.raises(ValueError, match=message):
-        make_layer(**options)
-
-
 def test_start():
     layer = PowerLawGraphAttention(4, **SIZES)
     layer.build((None, None, 32))
@@ -355,8 +340,3 @@ def test_symbolic_shapes():
     assert outputs.shape == (None, None, 6)
     assert scores.shape == (None, 2, None, None)
     assert deductive["G_LM"].shape == (None, 2, 3, 3)
-
-
-def test_heads_must_divide_the_size():
-    with pytest.raises(ValueError, match="num_heads=3, size=8"):
-        make_layer(3).build((None, None, 8))

@@ -281,20 +281,3 @@ def test_a_graph_without_a_bandwidth_leaves_none_to_all():
     near, far, endless = Window(3), Window(7), PowerLaw(1.0)
     assert common_bandwidth([near, far]) == 7
     assert common_bandwidth([near, endless]) is None
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: GraphTensorNetwork(damping=(0.5, 0.9)), "num_heads=1"),
-        (
-            lambda: GraphTensorNetwork()(tokens(1, 3, 2), use_causal_mask=True),
-            "receive_from='later'",
-        ),
-        (lambda: GraphTensorNetwork(projection="skew"), "projection='skew'"),
-        (lambda: GraphTensorNetwork(max_projection_norm=1), "max_projection_norm=1"),
-    ],
-)
-def test_errors_of_graph_tensor_networks(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()

@@ -299,17 +299,6 @@ def test_with_a_metric_of_the_source_only_self_attention_can_leak(decoder_attent
     assert np.array_equal(before, after) == (decoder_attention == "sdpa")
 
 
-def test_translator_errors():
-    with pytest.raises(ValueError, match="attention='tsa'"):
-        translator(9, 9, attention="tsa")
-    with pytest.raises(ValueError, match="num_heads=3, model_dim=8"):
-        translator(9, 9, num_heads=3, model_dim=8)
-    with pytest.raises(ValueError, match="num_layers=0"):
-        translator(9, 9, num_layers=0)
-    with pytest.raises(ValueError, match="residual_units"):
-        translator(9, 9, attention=plga(), residual_units=2)
-
-
 class Halves(keras.layers.Layer):
     """An attention that Keras knows no output shape of."""
 

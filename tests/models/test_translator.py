@@ -17,7 +17,7 @@ SMALL = {"plga": {"residual_units": 1, "residual_dim": 4, "causal_metric": True}
 
 
 def make(attention="sdpa", **options):
-    return translator(9, 11, attention, **{**SIZES, **SMALL[attention], **options})
+    return translator(9, 11, attention, **{**SIZES, **SMALL.get(attention, {}), **options})
 
 
 @pytest.mark.parametrize("attention", SMALL)
@@ -140,6 +140,10 @@ def test_attentions_of_encoder_and_decoder(encoder_attention, decoder_attention)
             r"if `encoder_attention` is a layer.*'damping': 0\.5",
         ),
         ({"feedforward": "conv"}, "feedforward='conv'"),
+        ({"attention": "tsa"}, "attention='tsa'"),
+        ({"num_heads": 3, "model_dim": 8}, "num_heads=3, model_dim=8"),
+        ({"num_layers": 0}, "num_layers=0"),
+        ({"attention": layers.PowerLawGraphAttention(2), "residual_units": 2}, "residual_units"),
         ({"position_encoding": "learned"}, "max_length=None"),
         ({"position_encoding": "rotary"}, "position_encoding='rotary'"),
     ],

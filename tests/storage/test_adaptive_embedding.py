@@ -127,23 +127,6 @@ def test_half_precision():
     np.testing.assert_array_equal(to_numpy(floats(ids.astype("float32"))), to_numpy(floats(ids)))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "match"),
-    [
-        ({"block_rows": (4, 0)}, "block_rows=0"),
-        ({"block_ranks": (4, -1)}, "block_ranks=-1"),
-        ({"block_rows": (4, 19)}, r"at most input_dim=22 rows.*block_rows=\(4, 19\)"),
-        ({"block_ranks": (4,)}, r"block_ranks=\(4,\)"),
-        ({"block_rows": (), "block_ranks": ()}, r"one or more blocks.*block_rows=\(\)"),
-        ({"block_bits": (4, 5)}, "bits=5"),
-        ({"block_bits": (4,)}, r"block_bits=\(4,\)"),
-    ],
-)
-def test_errors_name_what_was_received(arguments, match):
-    with pytest.raises(ValueError, match=match):
-        AdaptiveEmbedding(22, 6, **{"block_rows": (4, 5), "block_ranks": (4, 2), **arguments})
-
-
 def test_only_built_floats_are_quantized():
     with pytest.raises(ValueError, match="built=False"):
         AdaptiveEmbedding(22, 6, (4,), (4,)).quantized((4,))

@@ -221,21 +221,6 @@ def test_options_of_an_embedding_are_kept(kind):
 
 
 @pytest.mark.parametrize(
-    ("make", "match"),
-    [
-        (lambda: LowRankDense(0, 2), "units=0"),
-        (lambda: LowRankDense(2, 0), "rank=0"),
-        (lambda: LowRankEmbedding(3, 4, 2, bits=5), "bits=5"),
-        (lambda: LowRankDense.from_dense(keras.layers.Dense(3), rank=1), "built"),
-        (lambda: LowRankEmbedding.from_embedding(keras.layers.Embedding(3, 2), 1), "built"),
-    ],
-)
-def test_errors(make, match):
-    with pytest.raises(ValueError, match=match):
-        make()
-
-
-@pytest.mark.parametrize(
     "make",
     [
         lambda: LowRankEmbedding(20, 8, 3, mask_zero=True),

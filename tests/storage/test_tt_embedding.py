@@ -219,28 +219,6 @@ def test_each_core_makes_up_for_the_rounding_of_the_one_before():
     assert errors[0] < 0.97 * errors[1]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "match"),
-    [
-        ({"input_dim": 0, "output_dim": 3}, "input_dim=0"),
-        ({"input_dim": 9, "output_dim": 4, "tt_input_shape": (2, 4)}, r"tt_input_shape=\(2, 4\)"),
-        ({"input_dim": 9, "output_dim": 4, "tt_output_shape": (2, 3)}, r"output_dim=4"),
-        ({"input_dim": 9, "output_dim": 4, "tt_ranks": 0}, "tt_ranks=0"),
-        ({"input_dim": 9, "output_dim": 4, "bits": 5}, "bits=5"),
-    ],
-)
-def test_errors_name_what_was_received(arguments, match):
-    with pytest.raises(ValueError, match=match):
-        TTEmbedding(**arguments)
-
-
-def test_a_layer_that_is_not_built_is_refused():
-    with pytest.raises(ValueError, match="built Embedding"):
-        TTEmbedding.from_embedding(keras.layers.Embedding(4, 4), tt_ranks=2)
-    with pytest.raises(ValueError, match="built=False"):
-        make().quantized(4)
-
-
 def test_float_ids_are_exact_in_float16():
     layer = TTEmbedding(5000, 8, tt_ranks=2, dtype="mixed_float16")
     ids = np.array([2049, 4999])
