@@ -1,12 +1,10 @@
 """The scripts of benchmarks/ run to their end, at a tiny size."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import keras
 import pytest
+from import_path import run_python
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = {
@@ -43,13 +41,6 @@ def test_every_script_of_make_bench_is_tried():
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the scripts need TensorFlow")
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_it_runs_to_its_end(script, tmp_path):
-    environment = {**os.environ, "KERAS_BACKEND": "jax" if script == "gpu.py" else "tensorflow"}
-    done = subprocess.run(
-        [sys.executable, ROOT / "benchmarks" / script, *SCRIPTS[script].split()],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    assert done.stdout
+    backend = "jax" if script == "gpu.py" else "tensorflow"
+    command = [ROOT / "benchmarks" / script, *SCRIPTS[script].split()]
+    assert run_python(*command, backend=backend, cwd=tmp_path).stdout

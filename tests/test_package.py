@@ -1,12 +1,12 @@
 """What may import what, and what an import brings along."""
 
 import ast
-import subprocess
 import sys
 from pathlib import Path
 
 import keras
 import pytest
+from import_path import run_python
 
 import keras_tnattn
 from keras_tnattn import layers, metrics, models, schedules
@@ -183,31 +183,29 @@ def test_the_tasks_are_found():
     assert {"classify", "rules", "images", "nodes", "translate"} <= TASKS
 
 
-def run(code, **environment):
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, env=environment or None)
-
-
 def test_imports_without_tensorflow_text():
-    run("import sys; sys.modules['tensorflow_text'] = None; import keras_tnattn")
+    run_python("-c", "import sys; sys.modules['tensorflow_text'] = None; import keras_tnattn")
 
 
 def test_imports_on_jax_without_tensorflow():
     pytest.importorskip("jax")
     code = "import sys; sys.modules['tensorflow'] = None; import keras_tnattn"
-    run(code, KERAS_BACKEND="jax")
+    run_python("-c", code, backend="jax")
 
 
 def test_a_saved_layer_comes_back_in_a_process_that_only_imports_the_package(tmp_path):
     path = str(tmp_path / "model.keras")
     make = "import sys, keras, numpy as np, keras_tnattn as t; x = np.ones((2, 3, 8), 'float32');"
-    run(
+    run_python(
+        "-c",
         f"{make} m = keras.Sequential([keras.Input((None, 8)), t.TTDense(4), "
         f"t.TensorizedSpectralAttention(2)]); m.save({path!r}); "
-        f"np.save({path + '.npy'!r}, m.predict(x, verbose=0))"
+        f"np.save({path + '.npy'!r}, m.predict(x, verbose=0))",
     )
-    run(
+    run_python(
+        "-c",
         f"{make} m = keras.models.load_model({path!r}); "
-        f"assert (m.predict(x, verbose=0) == np.load({path + '.npy'!r})).all()"
+        f"assert (m.predict(x, verbose=0) == np.load({path + '.npy'!r})).all()",
     )
 
 

@@ -2,11 +2,10 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from import_path import run_python
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -28,14 +27,7 @@ def test_a_block_prints_what_is_shown(block, output, tmp_path):
     (tmp_path / "pasted.py").write_text(block, encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     environment.pop("KERAS_BACKEND", None)  # a new user has not set it
-    done = subprocess.run(
-        [sys.executable, "pasted.py"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_python("pasted.py", cwd=tmp_path, env=environment)
     assert words(done.stdout) == words(output)
     # Bytes within 2 %; accuracies, which differ between processors, within four points.
     for shown, printed in zip(numbers(output), numbers(done.stdout), strict=True):

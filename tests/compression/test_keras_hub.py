@@ -1,15 +1,11 @@
 """Backbones and tasks of keras-hub: layers in attributes, tied tables, incomplete configs."""
 
-import os
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
 from compressing import compress, error_of, outputs_of
 from conformance import assert_same_arrays, saved_and_loaded, to_numpy
-from import_path import IMPORT_PATH
+from import_path import run_python
 
 keras_hub = pytest.importorskip("keras_hub")
 pytestmark = [
@@ -105,9 +101,7 @@ def presets(tmp_path_factory):
     ],
 )
 def test_presets_are_loaded_in_another_process(presets, family, preset):
-    command = [sys.executable, "-c", FROM_PRESET, str(presets), family, preset]
-    environment = {**os.environ, "PYTHONPATH": IMPORT_PATH}
-    subprocess.run(command, check=True, env=environment)
+    run_python("-c", FROM_PRESET, presets, family, preset)
 
 
 def test_a_task_is_made_of_the_preset_of_a_backbone(presets):
