@@ -3,7 +3,7 @@ VENV ?= .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo demo-classify demo-rules demo-translate demo-language models serve study test test-core test-studies test-torch test-slow lint docs wheel matrix bench bench-gpu gpu-wheels clean
+.PHONY: demo demo-classify demo-rules demo-translate demo-language demo-search models serve study test test-core test-studies test-torch test-slow lint docs wheel matrix bench bench-gpu gpu-wheels clean
 
 # The environments are created once, and again when pyproject.toml or setup.cfg changes. The light
 # one has what the first examples need, and is a part of the other.
@@ -36,6 +36,11 @@ demo-translate: $(INSTALLED)
 
 demo-language: $(INSTALLED)
 	$(RUN) -m keras_tnattn_train.demos.language
+
+# `make demo-search SENTENCES=FILE` searches the lines of a file.
+demo-search: $(INSTALLED)
+	$(RUN) -c "import keras_hub" 2>/dev/null || $(RUN) -m pip install -e ".[hub]"
+	$(RUN) -m keras_tnattn_train.demos.search $(SENTENCES)
 
 # Trains the models that come with the package again.
 models: $(INSTALLED)

@@ -66,19 +66,10 @@ def recurrent():
 
 
 def minilm():
-    import keras_hub
-    from foreign_models import fetched
+    from keras_tnattn_train.data.foreign_models import fetched
+    from keras_tnattn_train.demos.search import CACHE, encoder
 
-    cache = Path("~/.cache/keras_tnattn").expanduser()
-    folder = fetched("minilm", cache) / "all_minilm_l6_v2"
-    backbone = keras_hub.models.BertBackbone.from_preset(str(folder))
-    ids = keras.Input((None,), dtype="int32", name="ids")
-    mask = keras.ops.cast(keras.ops.not_equal(ids, 0), "int32")
-    segments = keras.ops.zeros_like(ids)
-    inputs = {"token_ids": ids, "segment_ids": segments, "padding_mask": mask}
-    states = backbone(inputs)["sequence_output"]
-    pooled = keras.layers.GlobalAveragePooling1D()(states, mask=mask)
-    return keras.Model(ids, keras.layers.UnitNormalization()(pooled))
+    return encoder(fetched("minilm", CACHE) / "all_minilm_l6_v2")
 
 
 OURS = ((4, None, None), (8, 4, None), (30, 4, None), (8, 4, "litert"), (30, 4, "litert"))

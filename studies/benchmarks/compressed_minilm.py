@@ -28,13 +28,13 @@ import keras
 import keras_hub
 import numpy as np
 import tokenizers
-from foreign_models import fetched
 from keras import ops
 from texts import mixed_texts, read_columns
 
 from keras_tnattn import compress
 from keras_tnattn.compression.candidates import byte_count
 from keras_tnattn.compression.saving import file_bytes
+from keras_tnattn_train.data.foreign_models import fetched
 
 
 def main():

@@ -23,7 +23,6 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import keras
 import numpy as np
 import tokenizers
-from foreign_models import fetched
 from keras import ops
 from safetensors.numpy import load_file
 from scipy import sparse
@@ -32,6 +31,7 @@ from sklearn.linear_model import LogisticRegression
 from texts import read_columns
 
 from keras_tnattn import MaskedAveragePooling1D, compress
+from keras_tnattn_train.data.foreign_models import fetched
 
 CENTROIDS = 2000
 STRENGTHS = (0.003, 0.01, 0.03, 0.1, 0.3)

@@ -13,9 +13,10 @@ from pathlib import Path
 import h5py
 import keras
 import numpy as np
-from foreign_models import fetched
 from PIL import Image
 from sklearn.datasets import load_sample_images
+
+from keras_tnattn_train.data.foreign_models import fetched
 
 # Pictures of scikit-image that are no photographs, or a second view of another one.
 _OTHERS = ("chessboard", "phantom", "logo", "text", "page", "clock", "color", "motorcycle_right")

@@ -22,7 +22,6 @@ import keras_hub
 import numpy as np
 import tokenizers
 from compressed_minilm import encoded, part
-from foreign_models import fetched
 from keras import ops
 from texts import mixed_texts
 
@@ -31,6 +30,7 @@ from keras_tnattn.compression.inventory import places
 from keras_tnattn.compression.kinds import has_kernel
 from keras_tnattn.storage import integer_groups, low_rank
 from keras_tnattn.storage.low_rank_einsum_dense import kernel_matrix
+from keras_tnattn_train.data.foreign_models import fetched
 
 PAIRS = [(2, 32), (2, 16), (3, 64), (3, 32), (3, 16), (4, 128), (4, 64), (4, 32), (6, 64), (8, 128)]
 CORRECTED = [(2, 32, 32), (3, 64, 8), (3, 64, 16), (3, 64, 32), (4, 128, 8)]

@@ -22,9 +22,9 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import keras
 import keras_hub
 import numpy as np
-from foreign_models import fetched
 
 from keras_tnattn.compression.inventory import places
+from keras_tnattn_train.data.foreign_models import fetched
 
 
 def main():
