@@ -8,6 +8,7 @@ the demo again, it keeps the small encoder.
 """
 
 import re
+import resource
 import shutil
 import sys
 import time
@@ -62,7 +63,6 @@ def small_encoder(package: Path, tokenizer: Any, texts: Sequence[str]) -> "keras
     """Returns the encoder, compressed unless its file is there, and prints bytes and time."""
     import keras_tnattn
     from keras_tnattn.export.web_search import sentence_ids
-    from keras_tnattn_runtime import measuring
 
     path = FOLDER / "encoder.tnz"
     if path.exists():
@@ -73,7 +73,7 @@ def small_encoder(package: Path, tokenizer: Any, texts: Sequence[str]) -> "keras
     wall, processor = time.monotonic(), time.process_time()
     result = keras_tnattn.compress(model, TARGET, data=ids, coded=True)
     wall, processor = time.monotonic() - wall, time.process_time() - processor
-    peak = measuring.memory() / 1e9
+    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e9
     print(f"{wall:.0f} seconds, {processor:.0f} of the processor; at most {peak:.1f} GB of memory")
     path.parent.mkdir(parents=True, exist_ok=True)
     result.save(path)
