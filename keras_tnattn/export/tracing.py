@@ -131,6 +131,8 @@ def traced(
     arguments = [x.name for x in main.inputs[: len(feeds)]]
     constants = dict(zip(arguments[count:], (value for _, value in folds), strict=False))
     ends = [x.op.name for x in [*main.inputs[: len(flat)], *main.outputs]]
+    matrices = zip(arguments[len(flat) : count], places, strict=True)
+    by_name = main.graph.get_tensor_by_name  # what no output depends on is left out
     return Traced(
         with_constants(main.graph.as_graph_def(), constants, ends),
         arguments[: len(flat)],
@@ -138,7 +140,7 @@ def traced(
         output_names,
         dict(zip(arguments[count + len(folds) :], (values[n] for n in stored), strict=True)),
         computed,
-        dict(zip(arguments[len(flat) : count], (x for _, _, x in places), strict=True)),
+        {name: x for name, (_, _, x) in matrices if by_name(name).consumers()},
         restored,
     )
 

@@ -265,6 +265,17 @@ def low_rank_recurrent(layer, bits=None):
     return keras.Sequential([keras.Input((None, 64)), small])
 
 
+def with_a_layer_that_no_output_needs():
+    inputs = keras.Input((None, 64))
+    layers = [keras.layers.Dense(units) for units in (30, 300)]
+    for layer in layers:
+        layer.build((None, None, 64))
+    layers = [quantized_layer(layer, 4) for layer in layers]
+    both = keras.Model(inputs, {layer.name: layer(inputs) for layer in layers})
+    inputs = keras.Input((None, 64))
+    return keras.Model(inputs, both(inputs)[layers[0].name])
+
+
 STORED = {
     "chain of convolutions": lambda: factored_convolution(None),
     "chain of convolutions, 8 bits": lambda: factored_convolution(8),
@@ -283,6 +294,7 @@ STORED = {
     "blocks of rows, 3 bits": lambda: adaptive_embedding((3, 3, 3)),
     "low rank, 8 bits": lambda: low_rank_embedding(8),
     "low rank, 4 bits": lambda: low_rank_embedding(4),
+    "a layer that no output needs": with_a_layer_that_no_output_needs,
 }
 
 # OpenVINO reads the same ONNX graph. The slow tests have more.
