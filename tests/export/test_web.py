@@ -20,7 +20,7 @@ from portable_models import (
     tokenizer_of_hostile,
 )
 from translator_runs import make_run
-from web_pages import runtime_of_pages, try_page
+from web_pages import CHROMIUM, OPTIONS, runtime_of_pages, try_page
 
 from keras_tnattn import MaskedAveragePooling1D, TokenEmbedding, compress
 from keras_tnattn.export import (
@@ -111,6 +111,18 @@ def test_the_page_translates_without_a_network(opened, tmp_path):
         )
 
     opened(write, program)
+
+
+def test_a_page_that_is_opened_as_a_file_says_how_to_see_it():
+    runtime_of_pages()  # skips without a browser
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
+        page = browser.new_page()
+        page.goto((web._PAGE / "index.html").as_uri())
+        assert "python -m http.server" in page.inner_text("#problem")
+        browser.close()
 
 
 def sentence_tokenizer():

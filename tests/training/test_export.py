@@ -10,6 +10,7 @@ if keras.backend.backend() != "tensorflow":
 
 from translator_runs import make_run
 
+from keras_tnattn.export import web
 from keras_tnattn_runtime import reader
 from keras_tnattn_train import compress, export, predict
 from keras_tnattn_train.cli import main
@@ -108,12 +109,16 @@ def test_bad_input(run, tmp_path, capsys):
 
 
 def test_the_classifier_of_the_package_is_exported(tmp_path, capsys):
-    folder, served = tmp_path / "onnx", tmp_path / "saved"
-    options = ["--onnx", str(folder), "--saved-models", str(served)]
+    folder, page, served = (tmp_path / name for name in ("onnx", "a page", "saved"))
+    for name in web._RUNTIME_FILES:
+        (tmp_path / name).touch()
+    options = ["--onnx", folder, "--saved-models", served, "--web", page]
+    options = [str(x) for x in (*options, "--onnxruntime-web", tmp_path)]
     assert export.main(["docstrings", *options]) == 0
+    printed = capsys.readouterr().out
+    assert printed.endswith(f"look at it: python -m http.server --directory '{page}'\n")
     text = "Draws a line with markers on the axes of the figure."
     assert reader.load(folder)(text) == "matplotlib"
-    capsys.readouterr()
     for model in ("docstrings", str(served / "docstrings")):
         assert predict.main([model, text, "--format", "lines"]) == 0
     first, second = capsys.readouterr().out.splitlines()

@@ -1,5 +1,6 @@
 """The command line `training/export.py`: the model of a run, with its text, for other runtimes."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ examples:
     python training/export.py runs/pt-en --onnx portable/pt-en
   a language model, whose folder continues texts:
     python training/export.py runs/language-sdpa-0 --onnx portable/language
-  a page that classifies or translates in the browser, without a server of its own:
+  a page that classifies or translates in the browser, from any static server:
     python training/export.py runs/reuters-none-0/compressed --web page
     python -m http.server --directory page
   the classifier that comes with the package, for the server:
@@ -94,6 +95,8 @@ def _export(args: ExportOptions) -> None:
             print(f"wrote {folder}:")
             for file in sorted(folder.iterdir()):
                 print(f"{file.stat().st_size:>12,} bytes  {file.name}")
+            if kind == "web":
+                print(f"look at it: python -m http.server --directory {shlex.quote(str(folder))}")
     except (ImportError, FileNotFoundError, RuntimeError) as error:
         raise InputError(str(error)) from error
 
