@@ -24,7 +24,8 @@ def run(page, names):
 
 
 @pytest.mark.parametrize("page", ALONE)
-def test_examples_run(page):
+def test_examples_run(page, monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", keras.backend.backend())  # which a page may set
     run(page, {})
 
 
