@@ -126,7 +126,7 @@ def candidates_of(
 def _look_at_integers_first(plan: Plan, most: int) -> None:
     """Collects candidates until a number of bytes can be reached, those of integers first."""
     enough = plan.options.enough_bits
-    tell("integers of %d bits", enough)
+    tell("first each layer as integers")
     _look_at(plan, list(plan.layers), ())
 
     def least() -> int:
@@ -137,6 +137,7 @@ def _look_at_integers_first(plan: Plan, most: int) -> None:
 
     if least() <= most:
         return
+    tell("integers of %d bits miss the target: now other formats, too", enough)
     by_size = sorted(plan.choices, key=lambda path: -plan.choices[path][0].bytes)
     if plan.options.effort == "full" and least() > _NEARLY * most:
         _look_at(plan, list(plan.layers), plan.options.formats)

@@ -107,9 +107,9 @@ def notes_of(
         )
     if (fewest := plan.options.fewest_bits) is not None:
         notes.append(
-            f"Integers of {fewest} bits and more, in groups with a scale each; those of tables of "
-            "low rank and of tensor trains by row, and of 4 or 8 bits, those of tables in blocks "
-            "by row. Floats alone: bits=32."
+            f"Integers of {fewest} bits and more have a scale for each group of weights. Tables in "
+            "blocks, of low rank and of tensor trains have one for each row, the latter two in 4 "
+            "or 8 bits. Floats alone: bits=32."
         )
         if any(layer.compute_dtype == "float16" for layer in plan.layers.values()):
             notes.append("Layers that compute in float16 stay in floats: Keras cannot scale them.")

@@ -281,7 +281,7 @@ class MatrixWriter:
                 return self._rounded_again(node, view)
         block = _block(run, rows)
         if rows * columns < _BLOCKED:
-            return f"floats are faster below {_BLOCKED:,} weights"
+            return f"faster below {_BLOCKED:,} weights"
         if block is None or (bits > 4 and not rounds_inputs):
             return f"groups of {run}" if block is None else "the error would exceed its bound"
         stored = _STORED.get(bits, bits)

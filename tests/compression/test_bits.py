@@ -32,12 +32,15 @@ def error(model, **options):
 
 
 @pytest.mark.parametrize(("target", "bits"), [(4.0, 8), (9.0, 4)])
-def test_the_default_keeps_more_than_floats_and_as_much_as_other_bits(model, target, bits):
+def test_the_default_keeps_more_than_floats_and_as_much_as_other_bits(model, target, bits, caplog):
+    caplog.set_level("INFO", "keras_tnattn.compression")
     chosen, report = error(model, target=target)
+    assert "first each layer as integers" in caplog.messages
+    assert any("miss the target: now other" in line for line in caplog.messages) == (target > 8)
     assert report.ratio >= target
     assert chosen < 0.5 * error(model, target=target, bits=32)[0]
     assert chosen < 1.3 * error(model, target=target, bits=bits)[0]
-    assert "Integers of 2 bits and more" in str(report)
+    assert "Integers of 2 bits and more have a scale for each group" in str(report)
     assert "Floats alone: bits=32." in str(report)
 
 

@@ -132,7 +132,7 @@ def test_the_file_is_about_as_small_as_the_report(runtime, tmp_path):
     [
         (
             "onnxruntime",
-            {"gru": "which reads it, takes floats", "head": "faster below 262,144 weights"},
+            {"gru": "which reads it, takes floats", "head": "floats: faster below 262,144 weights"},
         ),
         ("litert", {"table": "each call restores rows"}),
     ],
