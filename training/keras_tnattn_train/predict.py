@@ -61,7 +61,7 @@ class PredictOptions(Options):
         DATA,
         "the folder of a finished run of classify, translate, language, images or nodes, or of an "
         "exported model, or the name of a model that comes with the package: docstrings, "
-        "dates-and-names",
+        "dates-and-names (digits, which reads pictures, is for keras_tnattn.load)",
         metavar="MODEL",
         named_or_not=True,
     )

@@ -54,8 +54,8 @@ COMMAND = training_command(
     classify,
     "Train a text classifier",
     "Writes the run folder: config.json, data.json, metrics.csv, results.json, "
-    "learning_curves.png, confusion_matrix.png, psi.png, report.csv, mistakes.csv, model.keras "
-    "and checkpoints.",
+    "learning_curves.png, confusion_matrix.png, psi.png (--attention tsa or tga), report.csv, "
+    "mistakes.csv, model.keras and checkpoints.",
     """\
 examples:
   classify the docstrings of the installed libraries; no network needed:

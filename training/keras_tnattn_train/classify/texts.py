@@ -41,7 +41,7 @@ def read_texts(config: ClassifyConfig) -> LabeledTexts:
         config.label_column,
         config.skip_bad_rows,
     )
-    print(f"{config.dataset}: {len(data.texts):,} texts in {len(data.class_names)} classes")
+    print(f"{config.dataset}: {len(data.texts):,} texts; classes: {len(data.class_names)}")
     for note in data.notes:
         print(f"  {note}")
     if config.split == "words" and (warning := warning_without_spaces(data.texts)):
