@@ -242,7 +242,7 @@ class Chooser:
             return (
                 "integers are not smaller"
                 if options.wants_integers
-                else "no smaller model was asked for"
+                else "no smaller model was asked for, for instance by a target"
             )
         if isinstance(self.goal, Within):
             return "no smaller candidate is within the tolerance"

@@ -62,7 +62,8 @@ def load(name: str | os.PathLike) -> Any:
     folder = own if str(name) in names() else Path(name)
     if not (folder / ABOUT).is_file():
         raise ValueError(
-            f"Expected one of {names()}, or a folder with {ABOUT}. Received: name={str(name)!r}"
+            f"Expected one of {names()}, a folder with {ABOUT}, or a .tnz file; keras.models."
+            f"load_model loads .keras files, and predict runs. Received: name={str(name)!r}"
         )
     try:
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))

@@ -27,6 +27,7 @@ from keras_tnattn_train.classify.loading import ClassifierRun, thin_out
 from keras_tnattn_train.classify.train import Part
 from keras_tnattn_train.cli import train
 from keras_tnattn_train.compress import FILES, main
+from keras_tnattn_train.data.numbers import halves
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import choices
 from keras_tnattn_train.predict import main as predict
@@ -600,13 +601,39 @@ def test_a_table_measures_a_file_which_is_exported(tmp_path, capsys):
     assert (outputs.argmax(axis=1) == labels).mean() >= 0.9
     for text, column, message in (
         ("class,x0\n1,2\n", "other", "with the columns class, x0."),
-        ("class,x0\n1,2\nb,3\n", "class", "row 3: invalid literal"),
+        (
+            "class,x0\n1,2\nb,3\n",
+            "class",
+            "row 3: Expected the number of a class: 0, 1,",
+        ),
         ("class,x0\n1,2\n", "class", "1 columns beside the label"),
         ("class,x0\n", "class", "without any"),
-        ("class,x0\n1,2\n-1,3\n", "class", "a class of 0 and more. Received: -1"),
+        ("class,x0\n1,2\n-1,3\n", "class", "number of a class: 0, 1, ... Received: '-1'"),
+        ("class,x0\n1,2\n0.5,3\n", "class", "number of a class: 0, 1, ... Received: '0.5'"),
     ):
         table.write_text(text)
         assert_refused(capsys, [*options, "--label-column", column], message, main=main)
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", None])
+def test_one_output_tells_two_classes(activation):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 3)).astype("float32")
+    dense = keras.layers.Dense(1, activation, use_bias=False)
+    model = keras.Sequential([keras.Input((3,)), dense])
+    dense.set_weights([np.array([[3.0], [0.0], [0.0]])])
+    labels = (x[:, 0] > 0).astype(int)
+    _, accuracy = halves(x, labels, (None, 3), "float32")
+    assert accuracy(model) == 1.0
+    _, accuracy = halves(x, 1 - labels, (None, 3), "float32")
+    assert accuracy(model) == 0.0
+
+
+def test_a_table_without_labels_is_refused(tmp_path, capsys):
+    keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)]).save(tmp_path / "net.keras")
+    (tmp_path / "rows.csv").write_text("x,y\n1,2\n")
+    command = [str(tmp_path / "net.keras"), "--data", str(tmp_path / "rows.csv"), "--target", "2"]
+    assert_refused(capsys, command, "Expected --label-column NAME with a table", main=main)
 
 
 @pytest.mark.parametrize("runtime", ["litert", "openvino"])

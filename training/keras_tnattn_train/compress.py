@@ -236,7 +236,7 @@ def _compress(args: CompressOptions) -> None:
             f"Expected a file or a folder of a model. Received: {path}, which does not exist"
         )
     if args.data is not None and not Path(args.data).is_file():
-        raise InputError(f"Expected a file of inputs. Received: data={args.data}")
+        raise InputError(f"Expected a file of inputs. Received: data={args.data}, which is missing")
     if path.is_file():
         _check_max_drop(args)
     start_backend()  # takes seconds, so invalid input is reported first
@@ -322,6 +322,13 @@ def _data(model: Any, args: CompressOptions) -> tuple[Any, Any]:
     if args.data is None:
         return None, None
     if args.label_column is None:
+        from keras_tnattn_train.data.tables import SUFFIXES
+
+        if Path(args.data).suffix in SUFFIXES:
+            raise InputError(
+                "Expected --label-column NAME with a table, the column that is no input; inputs "
+                f"without labels are arrays (.npy or .npz). Received: data={args.data}"
+            )
         return _read_arrays(Path(args.data)), None
     from keras_tnattn_train.data.numbers import halves, read_numbers
 

@@ -34,9 +34,7 @@ def read_numbers(path: Path, label_column: str) -> tuple[np.ndarray, np.ndarray]
                 continue
             fields = list(row.fields)
             try:
-                label = int(fields.pop(place))
-                if label < 0:
-                    raise ValueError(f"Expected a class of 0 and more. Received: {label}")
+                label = _class_number(fields.pop(place))
                 inputs.append([float(field) for field in fields])
                 labels.append(label)
             except ValueError as error:
@@ -47,10 +45,23 @@ def read_numbers(path: Path, label_column: str) -> tuple[np.ndarray, np.ndarray]
     return np.array(inputs, "float32"), np.array(labels, "int32")
 
 
+def _class_number(field: str) -> int:
+    try:
+        number = float(field)
+    except ValueError:
+        number = -1
+    if number < 0 or number != int(number):
+        raise ValueError(f"Expected the number of a class: 0, 1, ... Received: {field!r}")
+    return int(number)
+
+
 def halves(
     inputs: np.ndarray, labels: np.ndarray, shape: tuple[int | None, ...], dtype: str
 ) -> tuple[np.ndarray, Callable[[Any], float]]:
     """Returns the inputs of one half of the rows, and what measures accuracy on the other.
+
+    A model with a single output has two classes: the second from a probability of 0.5 on, or from a
+    logit of 0.
 
     Args:
         inputs: Floats `(rows, columns)`.
@@ -72,9 +83,13 @@ def halves(
     def accuracy(model: Any) -> float:
         outputs = model.predict(inputs[measured], verbose=0)
         shape: tuple[int, ...] = getattr(outputs, "shape", ())
+        if shape[1:] == (1,) and labels.max() <= 1:
+            is_probability = outputs.min() >= 0 and outputs.max() <= 1
+            classes = outputs[:, 0] > (0.5 if is_probability else 0)
+            return float((classes == labels[measured]).mean())
         if len(shape) != 2 or shape[1] <= max(1, labels.max()):
             raise InputError(
-                f"Expected a model with an output for each of {labels.max() + 1} classes. "
+                f"Expected a model with an output for each of the classes 0 to {labels.max()}. "
                 f"Received: outputs {shape or type(outputs).__name__}"
             )
         return float((outputs.argmax(axis=1) == labels[measured]).mean())

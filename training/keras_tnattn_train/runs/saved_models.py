@@ -64,7 +64,10 @@ def load_file(path: Path) -> keras.Model:
             return read_graph(path)
         return _read(path, _MISSING_WEIGHTS)
     except (*_ERRORS, UserWarning) as error:
-        raise InputError(f"Could not load the model {path}: {cause_of(error)}") from error
+        raise InputError(
+            f"Could not load the model {path}: {cause_of(error)}. Save it again, with Keras "
+            f"{keras.__version__} or an older version"
+        ) from error
 
 
 def _read_weights(path: Path) -> keras.Model:
