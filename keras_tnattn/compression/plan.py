@@ -13,10 +13,15 @@ from keras_tnattn.compression.estimate import describe_cost
 from keras_tnattn.compression.formats import candidates_for
 from keras_tnattn.compression.goals import Goal, Options, Smaller
 from keras_tnattn.compression.inventory import Inventory
+from keras_tnattn.compression.kinds import is_table
 from keras_tnattn.compression.progress import tell
 from keras_tnattn.compression.renumbering import note_renumbering
 from keras_tnattn.compression.runtimes import bits_for, fit_for
-from keras_tnattn.compression.sensitivity import measure_responses, measure_sensitivity
+from keras_tnattn.compression.sensitivity import (
+    measure_responses,
+    measure_sensitivity,
+    measure_tables,
+)
 
 # If integers alone make a model at most this many times as large as it may be, other candidates are
 # looked for in as few layers as possible.
@@ -117,9 +122,12 @@ def candidates_of(
     plan: Plan, path: str, formats: Sequence[str], widths: Sequence[int | None], runtime: str | None
 ) -> list[Candidate]:
     """Returns the candidates for a layer, the layer itself first; see `Options.widths`."""
-    layer = plan.inventory.places[path].layer
+    layer, note = plan.inventory.places[path].layer, plan.statistics[path]
     *of_factors, bits = dict.fromkeys(bits_for(runtime, layer, width) for width in widths)
-    found = candidates_for(layer, plan.statistics[path], formats, bits, of_factors)
+    found = candidates_for(layer, note, formats, bits, of_factors)
+    if plan.options.is_coded and plan.sample is not None and is_table(layer):
+        model = plan.inventory.model
+        found = measure_tables(model, layer, plan.sample, note.sensitivity, found)
     return fit_for(runtime, layer, found)
 
 

@@ -19,6 +19,7 @@ from keras_tnattn.compression.calibration import (
     watch_calls,
     with_activation,
 )
+from keras_tnattn.compression.candidates import Candidate
 from keras_tnattn.compression.errors import low_rank_table
 from keras_tnattn.compression.kinds import has_kernel, is_table
 from keras_tnattn.compression.runner import Runner
@@ -35,6 +36,8 @@ _ROWS = 16
 _RANK_SHARE = 0.375
 # The response is used only if it cuts the change of the outputs to this share.
 _USEFUL_SHARE = 0.8
+# How many candidates for a table take its place.
+_TABLES = 6
 # Added to each probability before its logarithm is taken.
 _SMALLEST = 1e-7
 
@@ -98,6 +101,42 @@ def measure_responses(
         without, heeding = _errors(model, batches, outputs, layer, approximation)
         if heeding <= _USEFUL_SHARE * without:
             statistics[path].response = response
+
+
+def measure_tables(
+    model: keras.layers.Layer,
+    layer: keras.layers.Embedding,
+    batch: Any,
+    sensitivity: float,
+    candidates: Sequence[Candidate],
+) -> list[Candidate]:
+    """Returns the candidates for a table, with costs that tell how they change the outputs.
+
+    Noise tells too little of tables: their errors are large, and rounding makes rows shorter. Some
+    candidates take the place of the table for a run on the batch; the others lie between them.
+    """
+    known = outputs_of(model, batch)
+    run = Runner(model, runs=_TABLES)
+    change, size = _change_of_outputs(functools.partial(run, batch), known)
+    smaller = sorted((c for c in candidates if c.error > 0), key=lambda c: c.error)
+    if len(smaller) < 2 or not size > 0:
+        return list(candidates)
+    places = np.linspace(0, len(smaller) - 1, min(_TABLES, len(smaller))).astype(int)
+    ids, weights, errors, costs = np.arange(layer.input_dim), layer.get_weights(), [], []
+    for candidate in (smaller[place] for place in places):
+        table = ops.convert_to_numpy(candidate.finish(candidate.make())(ids))
+        layer.set_weights([table, *weights[1:]])
+        errors.append(candidate.error)
+        costs.append(np.linalg.norm(change()) / (size * sensitivity))
+        layer.set_weights(weights)
+
+    def with_cost(candidate: Candidate) -> Candidate:
+        if candidate.error <= 0:
+            return candidate
+        cost = float(np.interp(candidate.error, errors, costs))
+        return dataclasses.replace(candidate, weighted_error=cost)
+
+    return [with_cost(candidate) for candidate in candidates]
 
 
 def _errors(

@@ -10,6 +10,7 @@ from keras_tnattn import compress
 from keras_tnattn.coding import arrays, load_model
 from keras_tnattn.compression.calibration import Statistics
 from keras_tnattn.compression.formats import coded, dense
+from keras_tnattn.compression.sensitivity import measure_tables
 
 pytest.importorskip("constriction")
 RNG = np.random.default_rng(0)
@@ -90,3 +91,22 @@ def test_arguments_that_contradict_each_other():
 def test_what_cannot_be_reached_is_told():
     with pytest.raises(ValueError, match="Expected a target of at most"):
         compress(network(), target=500.0, coded=True, verbose=0)
+
+
+def test_tables_cost_what_they_change_the_outputs():
+    table = layers.Embedding(300, 16)
+    inputs = keras.Input((6,), dtype="int32")
+    outputs = layers.Dense(4, "tanh")(layers.Flatten()(table(inputs)))
+    model, ids = keras.Model(inputs, outputs), RNG.integers(0, 300, (64, 6))
+    known = to_numpy(model(ids)).astype("float64")
+    found = coded.candidates(table, Statistics(counts=np.bincount(ids.ravel(), minlength=300)), 8)
+    measured = measure_tables(model, table, ids, 0.5, found)
+    np.testing.assert_array_equal(to_numpy(model(ids)), known)
+    for candidate in (measured[0], measured[-1]):
+        near = candidate.finish(candidate.make())(ids)
+        changed = to_numpy(model.layers[-1](layers.Flatten()(near))).astype("float64")
+        change = np.linalg.norm(changed - known) / np.linalg.norm(known)
+        assert candidate.cost == pytest.approx(change / 0.5, rel=1e-4)
+    costs = [c.cost for c in sorted(measured, key=lambda c: c.error)]
+    assert costs == sorted(costs)
+    assert [c.error for c in measured] == [c.error for c in found]
