@@ -10,7 +10,7 @@ from pathlib import Path
 
 import keras_tnattn
 
-_INTERNAL = {"checks", "typing"}
+_INTERNAL = {"checks", "errors", "typing"}
 _PAGE = "# {title}\n\n```{{eval-rst}}\n.. {directive}:: {name}\n```\n"
 _PACKAGE = "# {title}\n\n{summary}\n\n{lines}\n\n```{{toctree}}\n:hidden:\n\n{pages}\n```\n"
 

@@ -75,15 +75,6 @@ print(json.dumps([got["probabilities"].numpy().tolist(), labels]))
     assert np.isfinite(probabilities).all()
 
 
-def test_the_package_leaves_exporting_and_word_pieces_alone():
-    code = """
-import sys
-import keras_tnattn
-assert not {"keras_tnattn.export", "keras_tnattn.text.words", "tensorflow_text"} & set(sys.modules)
-"""
-    run_python("-c", code)
-
-
 @tensorflow_only
 def test_versions_count_up_and_are_never_changed(parts, tmp_path):
     folder = tmp_path / "pets"

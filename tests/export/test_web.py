@@ -86,6 +86,7 @@ def test_the_page_classifies_without_a_network(opened):
     opened(write, program)
 
 
+@pytest.mark.slow
 def test_the_page_translates_without_a_network(opened, tmp_path):
     tokenizers = make_run(tmp_path / "run", "sdpa")[1].tokenizers
     model = talkative(*tokenizers)
