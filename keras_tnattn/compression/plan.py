@@ -112,7 +112,12 @@ def _look_at(plan: Plan, paths: Sequence[str], formats: Sequence[str]) -> None:
     for number, path in enumerate(paths, 1):
         tell("layer %d of %d: %s", number, len(paths), path)
         try:
-            plan.choices[path] = candidates_of(plan, path, formats, bits, runtime)
+            found = candidates_of(plan, path, formats, bits, runtime)
+            layer = plan.inventory.places[path].layer
+            if plan.options.is_coded and plan.sample is not None and is_table(layer):
+                model, sensitivity = plan.inventory.model, plan.statistics[path].sensitivity
+                found = measure_tables(model, layer, plan.sample, sensitivity, found)
+            plan.choices[path] = found
         except Exception as error:
             plan.inventory.keep({path: reason_to_keep(error)})
             plan.choices.pop(path, None)
@@ -122,12 +127,9 @@ def candidates_of(
     plan: Plan, path: str, formats: Sequence[str], widths: Sequence[int | None], runtime: str | None
 ) -> list[Candidate]:
     """Returns the candidates for a layer, the layer itself first; see `Options.widths`."""
-    layer, note = plan.inventory.places[path].layer, plan.statistics[path]
+    layer = plan.inventory.places[path].layer
     *of_factors, bits = dict.fromkeys(bits_for(runtime, layer, width) for width in widths)
-    found = candidates_for(layer, note, formats, bits, of_factors)
-    if plan.options.is_coded and plan.sample is not None and is_table(layer):
-        model = plan.inventory.model
-        found = measure_tables(model, layer, plan.sample, note.sensitivity, found)
+    found = candidates_for(layer, plan.statistics[path], formats, bits, of_factors)
     return fit_for(runtime, layer, found)
 
 

@@ -126,9 +126,11 @@ def measure_tables(
     for candidate in (smaller[place] for place in places):
         table = ops.convert_to_numpy(candidate.finish(candidate.make())(ids))
         layer.set_weights([table, *weights[1:]])
+        try:
+            costs.append(np.linalg.norm(change()) / (size * sensitivity))
+        finally:
+            layer.set_weights(weights)
         errors.append(candidate.error)
-        costs.append(np.linalg.norm(change()) / (size * sensitivity))
-        layer.set_weights(weights)
 
     def with_cost(candidate: Candidate) -> Candidate:
         if candidate.error <= 0:

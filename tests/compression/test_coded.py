@@ -93,7 +93,7 @@ def test_what_cannot_be_reached_is_told():
         compress(network(), target=500.0, coded=True, verbose=0)
 
 
-def test_tables_cost_what_they_change_the_outputs():
+def test_tables_cost_what_they_change_the_outputs(monkeypatch):
     table = layers.Embedding(300, 16)
     inputs = keras.Input((6,), dtype="int32")
     outputs = layers.Dense(4, "tanh")(layers.Flatten()(table(inputs)))
@@ -109,3 +109,7 @@ def test_tables_cost_what_they_change_the_outputs():
         assert candidate.cost == pytest.approx(change / 0.5, rel=1e-4)
     costs = [c.cost for c in sorted(measured, key=lambda c: c.error)]
     assert costs == sorted(costs)
+    monkeypatch.setattr(np.linalg, "norm", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        measure_tables(model, table, ids, 0.5, found)
+    np.testing.assert_array_equal(to_numpy(model(ids)), known)
