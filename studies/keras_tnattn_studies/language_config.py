@@ -50,6 +50,7 @@ class LanguageTraining(Options):
         TRAINING,
         "largest learning rates; of several, each model gets the one with the lowest loss on the "
         "validation part after --tried-epochs with seed 0",
+        strict=False,  # JSON has lists
     )
     tried_epochs: int = option(3, TRAINING, "epochs with each of several learning rates", ge=2)
 

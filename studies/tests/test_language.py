@@ -16,7 +16,7 @@ from keras_tnattn_studies.reproduce import main
 from keras_tnattn_train.language.train import new_model
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.processes import alone
-from keras_tnattn_train.runs.run import Run
+from keras_tnattn_train.runs.run import Run, from_json, to_json
 
 MEASURED = {
     "weights": 1000,
@@ -160,4 +160,5 @@ def test_the_best_learning_rate_is_chosen(monkeypatch, tmp_path):
     )
     with_one = language_training.with_one_rate(options, "plga-frozen", None, tmp_path)
     assert with_one == options.model_copy(update={"learning_rates": (1e-2,)})
+    assert from_json(LanguageTraining, to_json(options)) == options  # to continue the study
     assert with_one.config_of("plga-frozen", 2).learning_rate == 1e-2

@@ -164,7 +164,7 @@ def accepted_values(field: FieldInfo) -> str:
     # Of a union such as `int | None`, use the first type.
     first = str(field.annotation).removeprefix("<class '").partition(" ")[0].removesuffix("'>")
     kinds = {"int": "an integer", "float": "a number", "bool": "true or false", "str": "a string"}
-    items = "strings" if "str" in first else "integers"
+    items = "strings" if "str" in first else "numbers" if "float" in first else "integers"
     kind = kinds.get(first, f"a list of {items}")
     return f"{kind} {interval(field)}".rstrip()
 
