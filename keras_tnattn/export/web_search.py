@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import reprlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_tnattn.checks import check_int
+from keras_tnattn.export.examples import example_of
 from keras_tnattn.export.formats import export_file
 from keras_tnattn.export.portable import new_folder, write_text
 from keras_tnattn.export.signatures import check_backend
@@ -17,6 +20,16 @@ from keras_tnattn.export.web import write_page
 from keras_tnattn_runtime import reader
 
 _ROWS = 32  # sentences whose vectors are computed at once
+# What a page can do, by where a tokenizer has it.
+_RULES = {
+    ("model", "type"): "WordPiece",
+    ("model", "continuing_subword_prefix"): "##",
+    ("model", "max_input_chars_per_word"): 100,
+    ("normalizer", "type"): "BertNormalizer",
+    ("normalizer", "clean_text"): True,
+    ("normalizer", "handle_chinese_chars"): True,
+    ("pre_tokenizer", "type"): "BertPreTokenizer",
+}
 
 
 def export_web_search(
@@ -34,13 +47,14 @@ def export_web_search(
     the vectors of the sentences, in integers of 16 bits; the tab computes that of the text.
 
     Args:
-        model: A model from ids `(B, L)` to vectors `(B, D)`, of which those of similar sentences
-            have a large cosine. Padding, 0, must not change them.
-        tokenizer: A `tokenizers.Tokenizer` of BERT's word pieces.
+        model: A model from int32 ids `(B, L)` to float32 vectors `(B, D)`, of which those of
+            similar sentences have a large cosine. Padding, 0, must not change them.
+        tokenizer: A `tokenizers.Tokenizer` of BERT's word pieces. Names of special tokens in a text
+            are words.
         sentences: The sentences.
         folder: The new folder.
         runtime: As in `export_web`.
-        max_length: The most ids of a text. Defaults to 64.
+        max_length: The most ids of a text, with one at each end. Defaults to 64.
         card: As in `export_web`.
 
     Returns:
@@ -51,7 +65,7 @@ def export_web_search(
         FileNotFoundError: As `export_web`.
         ImportError: As `export_web`.
         RuntimeError: If `npm` fails; or as `export_file`.
-        ValueError: If there are no sentences, or the tokenizer is of another kind.
+        ValueError: If there are no sentences, or model or tokenizer are of another kind.
 
     Example:
         ```python notest
@@ -60,14 +74,17 @@ def export_web_search(
         ```
     """
     check_backend()
-    if not sentences:
-        raise ValueError("Expected sentences to search. Received: none")
+    check_int("max_length", max_length, 3)
+    sentences = sentences if isinstance(sentences, str) else list(sentences)
+    if not sentences or isinstance(sentences, str) or {type(x) for x in sentences} - {str}:
+        raise ValueError(f"Expected a list of sentences. Received: {reprlib.repr(sentences)}")
     content = {
         "format": reader.FORMAT,
         "task": "search",
         "pieces": {**_rules(tokenizer), "max_length": max_length},
-        "sentences": list(sentences),
+        "sentences": sentences,
     }
+    _check_model(model, sentence_ids(tokenizer, [""], max_length), max_length)
 
     def write(target: Path) -> Path:
         vectors = sentence_vectors(model, tokenizer, sentences, max_length)
@@ -107,6 +124,7 @@ def sentence_ids(tokenizer: Any, sentences: Sequence[str], max_length: int) -> n
 def _prepare(tokenizer: Any, max_length: int) -> Any:
     """Returns a copy of a tokenizer that cuts off texts and pads batches."""
     prepared = type(tokenizer).from_str(tokenizer.to_str())
+    prepared.encode_special_tokens = True  # as words
     prepared.enable_truncation(max_length)
     prepared.enable_padding()
     return prepared
@@ -122,19 +140,50 @@ def _encode_vectors(vectors: np.ndarray) -> str:
     return base64.b64encode(np.rint(32767 / largest * vectors).astype("<i2").tobytes()).decode()
 
 
+def _check_model(model: keras.Model, ids: np.ndarray, max_length: int) -> None:
+    """Checks that a page can run a model, by a short text and the same with padding."""
+    dtype, padded = example_of(model, ids).dtype, np.pad(ids, ((0, 0), (0, max_length - ids.size)))
+    short, long = (keras.ops.convert_to_numpy(model(x, training=False)) for x in (ids, padded))
+    if dtype != "int32" or short.dtype != "float32" or short.ndim != 2:
+        raise ValueError(
+            "Expected a model from int32 ids (B, L) to float32 vectors (B, D). Received: from "
+            f"{dtype} to {short.dtype} {short.shape}"
+        )
+    if not np.allclose(short, long, atol=1e-3 * np.abs(long).max()):
+        raise ValueError(
+            "Expected a model whose vectors padding does not change: mask the id 0. Received: "
+            f"vectors that change by {np.abs(short - long).max():.2g}"
+        )
+
+
 def _rules(tokenizer: Any) -> dict[str, Any]:
     """Returns what `search.js` needs to know of a tokenizer."""
     options = json.loads(tokenizer.to_str())
-    kinds = [(options[key] or {}).get("type") for key in ("model", "normalizer", "pre_tokenizer")]
-    if kinds != ["WordPiece", "BertNormalizer", "BertPreTokenizer"]:
-        raise ValueError(f"Expected a tokenizer of BERT's word pieces. Received: one of {kinds}")
-    ids = tokenizer.get_vocab()
-    start, end = _prepare(tokenizer, 2).encode("").ids
+    for (part, name), expected in _RULES.items():
+        received = (options[part] or {}).get(name)
+        if received != expected:
+            raise ValueError(
+                f"Expected a tokenizer of BERT's word pieces, with {name}={expected!r} of its "
+                f"{part}. Received: {name}={received!r}"
+            )
+    ids, unknown = tokenizer.get_vocab(), options["model"]["unk_token"]
+    ends = _prepare(tokenizer, 2).encode("").ids
+    are_words = any(not token["special"] for token in options["added_tokens"])
+    if sorted(ids.values()) != [*range(len(ids))] or unknown not in ids or are_words:
+        raise ValueError(
+            "Expected a tokenizer with ids 0, 1, ..., of which one is that of unknown words, and "
+            f"without added words. Received: {len(ids)} ids up to {max(ids.values())}, "
+            f"unk_token={unknown!r}"
+        )
+    if len(ends) != 2:
+        raise ValueError(f"Expected a tokenizer with one id at each end. Received: {ends}")
+    lowers, strips = (options["normalizer"][name] for name in ("lowercase", "strip_accents"))
     return {
         "vocabulary": sorted(ids, key=ids.__getitem__),
-        "kind": "bert",
-        "case": "lower" if options["normalizer"]["lowercase"] else "keep",
-        "unknown": ids[options["model"]["unk_token"]],
-        "start": start,
-        "end": end,
+        "kind": "tokenizers",
+        "case": "lower" if lowers else "keep",
+        "keep_accents": not (lowers if strips is None else strips),
+        "unknown": ids[unknown],
+        "start": ends[0],
+        "end": ends[1],
     }

@@ -7,21 +7,18 @@ import json
 import math
 import pydoc_data.topics
 import re
-import shutil
-import subprocess
 import sys
 
 import numpy as np
 import pytest
+from web_pages import in_node, needs_node
 
 from keras_tnattn.coding import arrays
-from keras_tnattn.export import web
 from keras_tnattn.export.packing import packed_model, packed_words
 from keras_tnattn.storage.integer_groups import pack
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("constriction")
-NODE = shutil.which("node")
 RANDOM = np.random.default_rng(0)
 SYLLABLES = ["ba", "ko", "li", "mu", "ne", "strasse", "übu", "ﬁ", "\U0001d4b3", "9"]
 MANY = list(
@@ -42,23 +39,7 @@ VOCABULARIES = {
 }
 
 
-def in_node(tmp_path, program, *data):
-    """Runs a program with the script of the page; returns what it prints as JSON."""
-    shutil.copyfile(web._PAGE / "unpacking.js", tmp_path / "unpacking.mjs")
-    (tmp_path / "data.json").write_text(json.dumps(data), "utf-8")
-    head = (
-        "import { decoded, unpackedModel, unpackedWords } from './unpacking.mjs';"
-        "import { readFileSync } from 'fs';"
-        "const data = JSON.parse(readFileSync('data.json'));"
-    )
-    (tmp_path / "run.mjs").write_text(head + program, "utf-8")
-    done = subprocess.run(
-        [NODE, "run.mjs"], cwd=tmp_path, capture_output=True, encoding="utf-8", check=True
-    )
-    return json.loads(done.stdout)
-
-
-@pytest.mark.skipif(not NODE, reason="needs Node.js")
+@needs_node
 def test_the_page_restores_vocabularies(tmp_path):
     packed = {name: packed_words(words) for name, words in VOCABULARIES.items()}
     assert packed["every mark"] == VOCABULARIES["every mark"]
@@ -67,7 +48,7 @@ def test_the_page_restores_vocabularies(tmp_path):
         "console.log(JSON.stringify(Object.fromEntries(Object.entries(data[0])"
         ".filter(([, x]) => !Array.isArray(x)).map(([name, x]) => [name, unpackedWords(x)]))));"
     )
-    restored = in_node(tmp_path, program, packed)
+    restored = in_node(tmp_path, "unpacking.js", program, packed)
     assert restored == {name: x for name, x in VOCABULARIES.items() if name != "every mark"}
 
 
@@ -105,7 +86,7 @@ def codes():
     yield RANDOM.bytes(80), 8, 8
 
 
-@pytest.mark.skipif(not NODE, reason="needs Node.js")
+@needs_node
 def test_the_page_decodes_what_the_coder_wrote(tmp_path):
     whole, expected = [], []
     for raw, width, bits in codes():
@@ -120,10 +101,10 @@ def test_the_page_decodes_what_the_coder_wrote(tmp_path):
         "console.log(JSON.stringify(data[0].map(([code, how]) => createHash('sha256')"
         ".update(decoded(new Uint8Array(Buffer.from(code, 'base64')), how)).digest('hex'))));"
     )
-    assert in_node(tmp_path, program, whole) == expected
+    assert in_node(tmp_path, "unpacking.js", program, whole) == expected
 
 
-@pytest.mark.skipif(not NODE, reason="needs Node.js")
+@needs_node
 def test_the_page_refuses_codes_that_are_damaged(tmp_path):
     stream = RANDOM.geometric(0.4, 4000).clip(0, 200).astype("uint8")
     code = arrays._encode([stream])
@@ -140,7 +121,7 @@ def test_the_page_refuses_codes_that_are_damaged(tmp_path):
         "console.log(JSON.stringify(errors));"
     )
     texts = [base64.b64encode(x).decode() for x in [code, *damaged]]
-    whole, *errors = in_node(tmp_path, program, texts, len(stream))
+    whole, *errors = in_node(tmp_path, "unpacking.js", program, texts, len(stream))
     assert whole == ""
     assert all(errors)
     assert set(errors) <= {
@@ -151,7 +132,7 @@ def test_the_page_refuses_codes_that_are_damaged(tmp_path):
     }
 
 
-@pytest.mark.skipif(not NODE, reason="needs Node.js")
+@needs_node
 @pytest.mark.parametrize("is_coded", [True, False])
 def test_the_page_restores_files_of_models(is_coded, tmp_path, monkeypatch):
     peaked = RANDOM.binomial(15, 0.5, (1000, 300))
@@ -182,6 +163,6 @@ def test_the_page_restores_files_of_models(is_coded, tmp_path, monkeypatch):
         "console.log(JSON.stringify(Array.from(unpackedModel(whole, bytes, parts))));"
     )
     whole = base64.b64encode(gzip.decompress(packed)).decode()
-    restored = in_node(tmp_path, program, whole, len(content), parts)
+    restored = in_node(tmp_path, "unpacking.js", program, whole, len(content), parts)
     assert bytes(restored) == content
     assert (len(packed) < 0.95 * len(gzip.compress(content))) == is_coded

@@ -2,8 +2,6 @@
 
 import gzip
 import json
-import shutil
-import subprocess
 
 import keras
 import numpy as np
@@ -20,7 +18,7 @@ from portable_models import (
     tokenizer_of_hostile,
 )
 from translator_runs import make_run
-from web_pages import CHROMIUM, OPTIONS, runtime_of_pages, try_page
+from web_pages import CHROMIUM, OPTIONS, in_node, needs_node, runtime_of_pages, try_page
 
 from keras_tnattn import MaskedAveragePooling1D, TokenEmbedding, compress
 from keras_tnattn.export import (
@@ -34,8 +32,6 @@ from keras_tnattn.export.portable_translator import pieces_of
 from keras_tnattn.models import text_classifier
 from keras_tnattn.text.sentence_translator import SentenceTranslator
 from keras_tnattn_runtime import reader
-
-NODE = shutil.which("node")
 
 
 @pytest.fixture
@@ -129,11 +125,12 @@ def test_a_page_that_is_opened_as_a_file_says_how_to_see_it():
 def sentence_tokenizer():
     """Returns a tokenizer of BERT's pieces, with settings that pages do not keep."""
     tokenizers = pytest.importorskip("tokenizers")
-    letters = "abcdefghijklmnopqrstuvwxyz0123456789.,'"
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789.,'\u00df"
     pieces = ["[PAD]", "unused", "[UNK]", "[CLS]", "[SEP]", *letters, *(f"##{c}" for c in letters)]
     pieces += ["fish", "bird", "##ing", "##ish", "red", "blue", "swim", "the"]
     model = tokenizers.models.WordPiece({x: n for n, x in enumerate(pieces)}, unk_token="[UNK]")
     tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.add_special_tokens(["[SEP]"])
     tokenizer.normalizer = tokenizers.normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
@@ -143,28 +140,16 @@ def sentence_tokenizer():
     return tokenizer
 
 
+def sentence_encoder(dtype="int32", mask_zero=True, policy=None):
+    layers = [TokenEmbedding(99, 16, mask_zero=mask_zero), MaskedAveragePooling1D()]
+    layers.append(keras.layers.Dense(24, "tanh", dtype=policy))
+    return keras.Sequential([keras.Input((None,), dtype=dtype), *layers])
+
+
 def test_the_page_finds_the_sentences_that_python_finds(opened):
-    tokenizer = sentence_tokenizer()
-    model = keras.Sequential(
-        [
-            keras.Input((None,), dtype="int32"),
-            TokenEmbedding(tokenizer.get_vocab_size(), 16, mask_zero=True),
-            MaskedAveragePooling1D(),
-            keras.layers.Dense(24, "tanh"),
-        ]
-    )
+    tokenizer, model = sentence_tokenizer(), sentence_encoder()
     rng = np.random.default_rng(0)
-    words = [
-        "Red",
-        "fishing",
-        "blue birds",
-        "the",
-        "swims,",
-        "caf\u00e9 42",
-        "\u2603",
-        "don't",
-        "x" * 9,
-    ]
+    words = ["Red", "fishing", "blue birds", "the", "swims,", "caf\u00e9 42", "\u2603", "don't"]
     sentences = [" ".join(rng.choice(words, rng.integers(1, 7))) for _ in range(200)]
     sentences = sorted({*sentences, "fish " * 40})
     queries = [" ".join(rng.permutation(words)[:n]) for n in rng.integers(1, 9, 50)]
@@ -177,10 +162,11 @@ def test_the_page_finds_the_sentences_that_python_finds(opened):
 
     def program(page):
         assert page.locator("#classes li").count() == 10
-        ids = page.evaluate("texts => texts.map((text) => model.ids(text))", [*sentences, *queries])
-        tokenizer.no_padding()
-        tokenizer.enable_truncation(20)
-        assert ids == [tokenizer.encode(text).ids for text in [*sentences, *queries]]
+        hostile = [*HOSTILE, *HOSTILE_SENTENCES, "\u00df" * 60, "a [SEP] \u2026"]
+        texts = [*sentences, *queries, *hostile]
+        ids = page.evaluate("texts => texts.map((text) => model.ids(text))", texts)
+        rows = web_search.sentence_ids(tokenizer, texts, 20)
+        assert ids == [[int(n) for n in row if n] for row in rows]
         for query, row in zip(queries, scores, strict=True):
             found = page.evaluate("text => model.nearest(text)", query)
             near = [row[sentences.index(x["text"])] for x in found]
@@ -188,42 +174,57 @@ def test_the_page_finds_the_sentences_that_python_finds(opened):
             np.testing.assert_allclose([x["score"] for x in found], near, atol=1e-4)
         page.fill("#text", " ")
         page.wait_for_selector("#hint:not([hidden])")
+        page.evaluate("model.vectors.fill(0, 0, 48)")  # two sentences
+        found = [x["score"] for x in page.evaluate("model.nearest('fish', 999)")]
+        assert found == sorted(found, reverse=True)
+        page.evaluate("model.session = null")
+        page.fill("#text", "fish")
+        page.wait_for_selector("#problem:not(:empty)")
 
     opened(write, program)
 
 
-@pytest.mark.parametrize("change", ["sentences", "tokenizer"])
-def test_pages_of_search_need_sentences_and_pieces_of_bert(change, tmp_path):
-    tokenizer = sentence_tokenizer()
-    if change == "tokenizer":
-        tokenizer.normalizer = None
-    sentences = [] if change == "sentences" else ["a"]
-    with pytest.raises(ValueError, match=r"Expected (sentences|a tokenizer of BERT's)"):
-        export_web_search(keras.Sequential(), tokenizer, sentences, tmp_path / "page")
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("sentences", [], r"a list of sentences. Received: \[\]"),
+        ("sentences", "a red fish", "a list of sentences"),
+        ("length", 2, "max_length=2"),
+        ("tokenizer", lambda x: setattr(x, "normalizer", None), "of its normalizer"),
+        ("tokenizer", lambda x: setattr(x.model, "continuing_subword_prefix", "#"), "prefix='##'"),
+        ("tokenizer", lambda x: setattr(x.model, "unk_token", "?"), r"unk_token='\?'"),
+        ("tokenizer", lambda x: setattr(x, "model", type(x.model)({"[UNK]": 9})), "ids up to 9"),
+        ("tokenizer", lambda x: x.add_tokens(["redfish"]), "without added words"),
+        ("tokenizer", lambda x: setattr(x, "post_processor", None), "at each end"),
+        ("model", {"dtype": "int64"}, "from int64 to float32"),
+        ("model", {"policy": "float16"}, "from int32 to float16"),
+        ("model", {"mask_zero": False}, "mask the id 0"),
+    ],
+)
+def test_pages_of_search_refuse_what_they_cannot_run(name, value, message, tmp_path):
+    tokenizer, options = sentence_tokenizer(), {name: value}
+    if name == "tokenizer":
+        value(tokenizer)
+    model = sentence_encoder(**options.get("model", {}))
+    arguments = (options.get("sentences", ["a"]), tmp_path / "page", None, options.get("length", 9))
+    with pytest.raises(ValueError, match=message):
+        export_web_search(model, tokenizer, *arguments)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.skipif(not NODE, reason="needs Node.js")
+@needs_node
 @pytest.mark.parametrize("options", TOKENIZERS, ids=str)
 def test_the_pieces_of_the_page_are_those_of_the_reader(options, tmp_path):
     rules = pieces_of(tokenizer_of_hostile(options))
     pieces = reader.Pieces(**rules)
     texts = [*HOSTILE_SENTENCES, *SENTENCES, *TEXTS, *HOSTILE]
-    shutil.copyfile(web._PAGE / "pieces.js", tmp_path / "pieces.mjs")
-    (tmp_path / "data.json").write_text(json.dumps([rules, texts]), "utf-8")
     program = (
-        "import { Pieces } from './pieces.mjs'; import { readFileSync } from 'fs';"
-        "const [rules, texts] = JSON.parse(readFileSync('data.json'));"
-        "const pieces = new Pieces(rules);"
+        "const [rules, texts] = data; const pieces = new Pieces(rules);"
         "const ids = texts.map((text) => pieces.ids(text));"
         "console.log(JSON.stringify([texts.map((x) => pieces.words(x).filter((w) => w)),"
         " ids, ids.map((x) => pieces.text(x))]));"
     )
-    (tmp_path / "run.mjs").write_text(program, "utf-8")
-    done = subprocess.run(
-        [NODE, "run.mjs"], cwd=tmp_path, capture_output=True, encoding="utf-8", check=True
-    )
-    words, ids, restored = json.loads(done.stdout)
+    words, ids, restored = in_node(tmp_path, "pieces.js", program, rules, texts)
     assert words == [pieces.words(text) for text in texts]
     assert ids == [pieces.ids(text) for text in texts]
     assert restored == [pieces.text(row) for row in ids]

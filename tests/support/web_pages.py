@@ -1,17 +1,38 @@
-"""Opens written pages in Chromium, without a network."""
+"""Opens written pages in Chromium, without a network, and runs their scripts in Node.js."""
 
 import functools
 import http.server
 import importlib.util
+import json
 import os
 import re
 import shutil
+import subprocess
 import threading
 
 import pytest
 
+from keras_tnattn.export import web
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 OPTIONS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync")
+
+NODE = shutil.which("node")
+needs_node = pytest.mark.skipif(not NODE, reason="needs Node.js")
+
+
+def in_node(folder, script, program, *data):
+    """Runs a program with what a script of the page has; returns what it prints as JSON."""
+    shutil.copyfile(web._PAGE / script, folder / "page.mjs")
+    (folder / "data.json").write_text(json.dumps(data), "utf-8")
+    head = (
+        "import * as page from './page.mjs'; import { readFileSync } from 'fs';"
+        "const data = JSON.parse(readFileSync('data.json'));"
+        "const { Pieces, decoded, unpackedModel, unpackedWords } = page;"
+    )
+    (folder / "run.mjs").write_text(head + program, "utf-8")
+    options = {"capture_output": True, "encoding": "utf-8", "check": True}
+    return json.loads(subprocess.run([NODE, "run.mjs"], cwd=folder, **options).stdout)
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):

@@ -76,7 +76,12 @@ try {
     const shown = await compute();
     if (call === last) shown(); // not overtaken by a newer text
   };
-  text.addEventListener("input", update);
+  text.addEventListener("input", () => {
+    problem.textContent = "";
+    update().catch((error) => {
+      problem.textContent = `The model could not answer: ${error.message}`;
+    });
+  });
   text.value ||= model.card.examples?.[0] ?? "";
   await update();
 } catch (error) {

@@ -46,6 +46,7 @@ export class Pieces {
   }
 
   words(text) {
+    if (this.kind === "tokenizers") return this.cleanWords(text);
     return this.kind === "bert" ? this.bertWords(text) : this.joinedWords(text);
   }
 
@@ -80,8 +81,17 @@ export class Pieces {
     return tokens.flatMap((token) => split(token, BERT_MARK));
   }
 
+  // As the package tokenizers: the case of each character alone, and nothing else is replaced.
+  cleanWords(text) {
+    text = text.replace(/(?![\t\n\r])[\p{Cc}\p{Cf}\p{Co}\ufffd]/gu, "");
+    if (!this.keepAccents) text = withoutAccents(text);
+    if (this.letters === "lower") text = Array.from(text, (c) => c.toLowerCase()).join("");
+    return text.split(/\p{White_Space}+/u).flatMap((token) => split(token, BERT_MARK));
+  }
+
   pieces(word) {
-    if (new TextEncoder().encode(word).length > 100) return [this.unknown];
+    const size = this.kind === "tokenizers" ? [...word] : new TextEncoder().encode(word);
+    if (size.length > 100) return [this.unknown];
     const ids = [];
     for (let start = 0, end; start < word.length; start = end) {
       const mark = start ? "##" : "";

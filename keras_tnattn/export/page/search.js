@@ -38,7 +38,7 @@ export class Search {
         product += vector[k] * x;
         square += x * x;
       }
-      return product / (length * Math.sqrt(square));
+      return product / (length * Math.sqrt(square) || 1);
     });
     const order = [...scores.keys()].sort((a, b) => scores[b] - scores[a]);
     return order.slice(0, count).map((n) => ({ text: this.sentences[n], score: scores[n] }));
