@@ -1,7 +1,9 @@
 """The claims of `make demo-search`: its sentences, and the whole, ten minutes of the processor."""
 
 import importlib.util
+import subprocess
 import sys
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -13,14 +15,21 @@ from keras_tnattn_train.data.texts.docstrings import load_docstrings
 from keras_tnattn_train.demos import search
 from keras_tnattn_train.options.errors import InputError
 
+ROOT = Path(__file__).parents[3]
+
 
 def test_sentences_are_different_lines_of_a_file(tmp_path):
-    path = tmp_path / "sentences.txt"
-    path.write_text("Ein Fisch.\n\n a red fish \nEin Fisch.\r\nürün\n", encoding="utf-8")
+    path = tmp_path / "my sentences.txt"
+    command = ["make", "-n", "demo-search", f"SENTENCES={path}"]
+    assert f' "{path}"' in subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+    path.write_text("\ufeffEin Fisch.\n\n a red fish \nEin Fisch.\r\nürün\n", encoding="utf-8")
     assert search.sentences_of(path) == ["Ein Fisch.", "a red fish", "ürün"]
-    path.write_text("\n \n", encoding="utf-8")
-    with pytest.raises(InputError, match="a sentence in each line"):
-        search.sentences_of(path)
+    for content in (b"\n \n", b"sch\xf6n\n"):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match="a sentence in each line"):
+            search.sentences_of(path)
+    with pytest.raises(InputError, match="does not exist"):
+        search.sentences_of(tmp_path / "other.txt")
 
 
 def test_first_sentences_are_short_and_whole():

@@ -9,6 +9,8 @@ import numpy as np
 from keras_tnattn_train.data.tables import BadRows, open_table
 from keras_tnattn_train.options.errors import InputError
 
+_MOST_CLASSES = 2**31  # as labels are int32
+
 
 def read_numbers(path: Path, label_column: str) -> tuple[np.ndarray, np.ndarray]:
     """Reads a table.
@@ -40,8 +42,11 @@ def read_numbers(path: Path, label_column: str) -> tuple[np.ndarray, np.ndarray]
             except ValueError as error:
                 bad.add(row, str(error))
     bad.notes()
-    if not labels:
-        raise InputError(f"Expected a table with rows. Received: {path}, without any")
+    if len(labels) < 2:
+        raise InputError(
+            "Expected a table with rows, of which a half is data and the other measures. "
+            f"Received: {path}, with {len(labels)}"
+        )
     return np.array(inputs, "float32"), np.array(labels, "int32")
 
 
@@ -50,7 +55,7 @@ def _class_number(field: str) -> int:
         number = float(field)
     except ValueError:
         number = -1
-    if number < 0 or number != int(number):
+    if not 0 <= number < _MOST_CLASSES or number != int(number):
         raise ValueError(f"Expected the number of a class: 0, 1, ... Received: {field!r}")
     return int(number)
 

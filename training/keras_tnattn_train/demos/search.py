@@ -20,6 +20,8 @@ import numpy as np
 
 from keras_tnattn_train.commands import run_demo
 from keras_tnattn_train.data.foreign_models import fetched
+from keras_tnattn_train.data.opening import open_lines
+from keras_tnattn_train.data.tables import undecodable
 from keras_tnattn_train.data.texts.docstrings import load_docstrings
 from keras_tnattn_train.options.errors import InputError
 
@@ -102,10 +104,10 @@ def encoder(package: Path) -> "keras.Model":
 
 def sentences_of(path: Path) -> list[str]:
     """Returns the lines of a file with text, each once."""
-    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
-    sentences = list(dict.fromkeys(line for line in lines if line))
-    if not sentences:
-        raise InputError(f"Expected a file with a sentence in each line. Received: {path}")
+    with open_lines(path, "text file") as lines:
+        sentences = list(dict.fromkeys(filter(None, map(str.strip, lines))))
+    if not sentences or undecodable("".join(sentences)):
+        raise InputError(f"Expected UTF-8 with a sentence in each line. Received: {path}")
     return sentences
 
 
