@@ -1,5 +1,6 @@
 """The models of the study `language`, and the options of their trainings."""
 
+import math
 from typing import Any
 
 from keras_tnattn_train.language.config import LanguageConfig
@@ -59,6 +60,10 @@ class LanguageTraining(Options):
             raise ValueError(
                 "Expected frozen_after below epochs. Received: "
                 f"frozen_after={self.frozen_after}, epochs={self.epochs}"
+            )
+        if not all(0 < rate < math.inf for rate in self.learning_rates or (0,)):
+            raise ValueError(
+                f"Expected positive learning rates. Received: learning_rates={self.learning_rates}"
             )
 
     def config_of(self, model: str, seed: int) -> LanguageConfig:

@@ -25,6 +25,7 @@ from keras_tnattn_train.language.train import (
     model_path,
     train_language_model,
 )
+from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.processes.alone import peak_memory, restart_peak
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.saved_models import load_model
@@ -74,11 +75,16 @@ def with_one_rate(
     losses = {}
     for rate in options.learning_rates:
         tried = options.short(rate)
-        name = f"{model}-rate-{rate:g}"
+        name = f"{model}-rate-{rate}"
         config = tried.config_of(model, 0).model_copy(update={"name": name})
         run = Run(folder / name)
-        results = run.results or _train(tried, model, config, run, corpus)
-        losses[rate] = results["validation"]["bits_per_byte"]
+        try:
+            results = run.results or _train(tried, model, config, run, corpus)
+            losses[rate] = results["validation"]["bits_per_byte"]
+        except InputError as error:
+            if not isinstance(error.__cause__, FloatingPointError):
+                raise
+            losses[rate] = math.inf  # it diverged
     best = min(losses, key=losses.__getitem__)
     return options.model_copy(update={"learning_rates": (best,)})
 

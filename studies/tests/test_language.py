@@ -104,7 +104,9 @@ def test_ngrams_refuse_what_they_cannot_count():
         ngram_bits(rows, 512 * rows, (1,))
 
 
-def test_freezing_comes_before_the_end():
+def test_options_of_trainings_fit_together():
+    with pytest.raises(InputError, match=r"learning_rates=\(0.0,\)"):
+        LanguageTraining(learning_rates=(0.0,))
     with pytest.raises(InputError, match="frozen_after=6, epochs=6"):
         LanguageTraining(frozen_after=6)
 
@@ -152,12 +154,14 @@ def test_a_small_study(tmp_path, monkeypatch):
 def test_the_best_learning_rate_is_chosen(monkeypatch, tmp_path):
     def train(tried, model, config, run, corpus):
         assert (tried.epochs, tried.frozen_after, config.epochs) == (30, 10, 30)
+        assert run.folder.name == f"plga-frozen-rate-{config.learning_rate}"
+        if config.learning_rate == 1:
+            raise InputError from FloatingPointError()
         return {"validation": {"bits_per_byte": abs(config.learning_rate - 0.01)}}
 
     monkeypatch.setattr(language_training, "_train", train)
-    options = LanguageTraining(
-        epochs=60, frozen_after=20, tried_epochs=30, learning_rates=(1e-3, 1e-2, 1e-1)
-    )
+    rates = (1.0, 1e-3, 1e-2, 0.0100000001, 1e-1)
+    options = LanguageTraining(epochs=60, frozen_after=20, tried_epochs=30, learning_rates=rates)
     with_one = language_training.with_one_rate(options, "plga-frozen", None, tmp_path)
     assert with_one == options.model_copy(update={"learning_rates": (1e-2,)})
     assert from_json(LanguageTraining, to_json(options)) == options  # to continue the study
