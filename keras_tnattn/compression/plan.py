@@ -14,7 +14,7 @@ from keras_tnattn.compression.formats import candidates_for
 from keras_tnattn.compression.goals import Goal, Options, Smaller
 from keras_tnattn.compression.inventory import Inventory
 from keras_tnattn.compression.kinds import is_table
-from keras_tnattn.compression.progress import tell
+from keras_tnattn.compression.progress import is_told, tell
 from keras_tnattn.compression.renumbering import note_renumbering
 from keras_tnattn.compression.runtimes import bits_for, fit_for
 from keras_tnattn.compression.sensitivity import (
@@ -78,7 +78,8 @@ def make_plan(
     integers_first = target < math.inf and is_asked and options.fewest_bits is not None
     integers_suffice = integers_first and target * options.enough_bits < _FLOAT_BITS
     factored = bool(options.formats) and not (integers_suffice or options.is_coded)
-    tell(describe_cost(inventory, factored, data, options.fewest_bits))
+    if is_told():
+        tell(describe_cost(inventory, factored, data, options.fewest_bits))
     plan = Plan(inventory, total, options, None if data is None else data.batches[0])
     plan.statistics = _statistics(inventory, data, options)
     if integers_first:

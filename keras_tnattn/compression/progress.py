@@ -10,6 +10,11 @@ _log = logging.getLogger("keras_tnattn.compression")
 _verbose = contextvars.ContextVar("verbose", default=False)
 
 
+def is_told() -> bool:
+    """Returns whether anybody reads what is told."""
+    return _verbose.get() or _log.isEnabledFor(logging.INFO)
+
+
 def tell(message: str, *values: object) -> None:
     """Prints and logs a line; `values` are inserted with `%`."""
     _log.info(message, *values)

@@ -1,6 +1,7 @@
 """Layers and models of several inputs and outputs: states, masks, lists, dicts, nested ones."""
 
 import functools
+import itertools
 
 import keras
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from compressing import Holder, compress, error_of
 from conformance import saved_and_loaded, to_numpy
 from keras import ops
+from slow_cases import slow_but
 
 from keras_tnattn.compression.candidates import byte_count
 
@@ -115,8 +117,13 @@ MODELS += [sequence_to_sequence, nested]
 
 
 @pytest.mark.filterwarnings("ignore:The structure of `inputs`")
-@pytest.mark.parametrize("make", MODELS, ids=[make.__name__ for make in MODELS])
-@pytest.mark.parametrize("bits", [None, 32, 4])
+@pytest.mark.parametrize(
+    ("make", "bits"),
+    slow_but(
+        [(states_given, None), (nested, None), *((make, 4) for make in MODELS)],
+        itertools.product(MODELS, [None, 32, 4]),
+    ),
+)
 def test_every_model_goes_through(make, bits, tmp_path):
     model, data = make()
     for rows in (None, data) if bits is None else (data,):

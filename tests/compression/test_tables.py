@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from conformance import to_numpy
+from slow_cases import slow_but
 
 import keras_tnattn
 from keras_tnattn import compress
@@ -30,6 +31,7 @@ def made(candidate):
     return candidate.finish(candidate.make())
 
 
+@pytest.mark.slow
 def test_the_memory_of_a_fit_is_bounded(layer, monkeypatch):
     monkeypatch.setattr(tensor_train, "GRAM_NUMBERS", 1000)
     found = tensor_train.candidates(layer, Statistics(), None)
@@ -68,7 +70,7 @@ def test_errors_are_those_of_the_table_and_costs_heed_the_response(layer, bits):
     assert lowest.cost < 0.6 * lowest.error
 
 
-@pytest.mark.parametrize("bits", [None, 4])
+@pytest.mark.parametrize("bits", slow_but([4], [None, 4]))
 @pytest.mark.parametrize("renumber", [None, 2])
 def test_a_chosen_tensor_train_is_better_than_stated_and_as_expected(layer, renumber, bits):
     statistics = Statistics(counts=RNG.integers(0, 100, 600), renumber=renumber)
@@ -127,7 +129,7 @@ def test_tied_logits_use_the_integers():
     np.testing.assert_array_equal(to_numpy(table(padded)._keras_mask), padded != 0)
 
 
-@pytest.mark.parametrize("bits", [None, 8, 3, 2])
+@pytest.mark.parametrize("bits", slow_but([8, 2], [None, 8, 3, 2]))
 @pytest.mark.parametrize("renumber", [None, 2])
 def test_blocks_of_rows_have_the_sizes_and_errors_of_their_candidates(layer, renumber, bits):
     counts = RNG.permutation(np.geomspace(1e4, 0.2, 600).astype(int))
@@ -209,6 +211,7 @@ def test_trained_blocks_of_rows_are_quantized_again(layer):
     np.testing.assert_allclose(after, 2 * before, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_table_in_blocks_is_healed():
     ids = np.random.default_rng(0).zipf(1.3, (256, 12)).clip(1, 699)
     table = keras_tnattn.TokenEmbedding(700, 16, mask_zero=True, name="table")

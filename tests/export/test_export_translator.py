@@ -49,6 +49,7 @@ def searched(parts, texts):
     return ids, found, [text.decode() for text in target.detokenize(found.ids[:, 0]).numpy()]
 
 
+@pytest.mark.slow
 def test_text_equals_the_search(parts, exported):
     translator = load(exported)
     ids, found, want = searched(parts, TEXTS)
@@ -86,6 +87,7 @@ print(json.dumps([text.decode() for text in got.numpy()]))
     assert got == [want[0], "", want[2]]
 
 
+@pytest.mark.slow
 def test_a_single_text_is_refused(exported):
     with pytest.raises(TypeError, match=r"Pass \[text\]"):
         load(exported)("uma frase")

@@ -424,7 +424,7 @@ def test_openvino_reads_the_smaller_onnx_file_too(tmp_path):
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="converts on TensorFlow only")
-@pytest.mark.parametrize("form", ["ONNX", "OpenVINO", "LiteRT"])
+@pytest.mark.parametrize("form", slow_but(["ONNX", "LiteRT"], ["ONNX", "OpenVINO", "LiteRT"]))
 def test_a_graph_tensor_network_takes_any_length(form, tmp_path):
     # It splits sequences into blocks, as many as the length divided and rounded up.
     pytest.importorskip(NEEDS[form])

@@ -80,14 +80,17 @@ def test_loops_are_one_operation_or_take_any_number_of_rows(layer, masks, operat
 
 @pytest.mark.parametrize(
     ("ranks", "units", "inputs_are"),
-    [
-        ((), 112, "ids"),
-        ((8, 12), 112, "ids"),
-        ((), 112, "ids and states of another"),
-        ((), 48, "ids"),
-        ((), 112, "numbers"),
-        ((), 112, "ids and states"),
-    ],
+    slow_but(
+        [((), 112, "ids"), ((), 48, "ids"), ((), 112, "numbers")],
+        [
+            ((), 112, "ids"),
+            ((8, 12), 112, "ids"),
+            ((), 112, "ids and states of another"),
+            ((), 48, "ids"),
+            ((), 112, "numbers"),
+            ((), 112, "ids and states"),
+        ],
+    ),
 )
 def test_large_lstms_of_integers_multiply_with_integers(ranks, units, inputs_are, tmp_path):
     """Those of 66,304 entries do, unless any numbers can reach them, and one of 16,128 does not."""

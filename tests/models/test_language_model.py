@@ -109,12 +109,15 @@ def test_a_model_without_a_state_generates_from_the_whole_sequence():
     "options",
     [
         {"norm_first": True, "feedforward": "relu", "tie_logits": True},
-        {
-            "embedding_norm": True,
-            "embedding": "low_rank",
-            "embedding_tt_ranks": 3,
-            "tie_logits": True,
-        },
+        pytest.param(
+            {
+                "embedding_norm": True,
+                "embedding": "low_rank",
+                "embedding_tt_ranks": 3,
+                "tie_logits": True,
+            },
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_variants_train_and_come_back(options, tmp_path):

@@ -322,7 +322,7 @@ def test_errors():
         BeamSearch(model)
 
 
-@pytest.mark.parametrize("kind", ["plga", "sdpa"])
+@pytest.mark.parametrize("kind", slow_but(["sdpa"], ["plga", "sdpa"]))
 def test_a_search_uses_the_weights_that_the_model_has_now(kind):
     model = make_model(kind)
     search = BeamSearch(model, 2, START, END, EXTRA)

@@ -80,7 +80,8 @@ def test_both_kinds_are_loaded_as_they_were_saved(tokenizer, tmp_path):
     assert ours.case == "lower"
 
 
-def test_works_in_an_exported_function(tokenizer, tmp_path):
+def test_works_in_an_exported_function(tmp_path):
+    tokenizer = learn_bert_pieces(12 * TEXTS, 300, lower_case=True)
     module = tf.Module()
     module.tokenize = tf.function(
         lambda texts: tokenizer.tokenize(texts).to_tensor(),

@@ -108,6 +108,7 @@ def test_bad_input(run, tmp_path, capsys):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_classifier_of_the_package_is_exported(tmp_path, capsys):
     folder, page, served = (tmp_path / name for name in ("onnx", "a page", "saved"))
     for name in web._RUNTIME_FILES:

@@ -283,6 +283,7 @@ def test_generate_writes_the_prompt_and_what_follows(uninterrupted, capsys):
     assert "Expected the folder of a run of language" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_exported_model_generates(uninterrupted, tmp_path, monkeypatch, capsys):
     pytest.importorskip("onnxruntime")
     assert whole(["export", str(uninterrupted), "--onnx", str(tmp_path / "onnx")]) == 0

@@ -25,6 +25,7 @@ def _call_and_crash():
         call(os._exit, 1)
 
 
+@pytest.mark.slow
 def test_many_calls_are_made_in_processes_that_are_replaced(monkeypatch):
     monkeypatch.setattr(workers, "CALLS", 2)
     with pytest.raises(InputError, match="run the same command again"):
