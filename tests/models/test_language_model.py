@@ -36,6 +36,10 @@ KINDS = {
 }
 FAST = ("plga", "sdpa")
 KEEPING = [kind for kind in KINDS if kind != "ada"]
+VARIANTS = [
+    {"norm_first": True, "feedforward": "relu", "tie_logits": True},
+    {"embedding_norm": True, "embedding": "low_rank", "embedding_tt_ranks": 3, "tie_logits": True},
+]
 PROMPTS = [[5, 3, 9, 4, 7], [6], [2, 2, 8]]
 
 
@@ -105,21 +109,7 @@ def test_a_model_without_a_state_generates_from_the_whole_sequence():
             assert logits[1:].argmax() + 1 == token
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"norm_first": True, "feedforward": "relu", "tie_logits": True},
-        pytest.param(
-            {
-                "embedding_norm": True,
-                "embedding": "low_rank",
-                "embedding_tt_ranks": 3,
-                "tie_logits": True,
-            },
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
+@pytest.mark.parametrize("options", slow_but(VARIANTS[:1], VARIANTS))
 def test_variants_train_and_come_back(options, tmp_path):
     model = make("sdpa", num_layers=1, **options)
     assert (model.logits is None) == options["tie_logits"]
