@@ -229,6 +229,13 @@ def _given_adjacency(adjacency: Tensor, keys: Tensor, causal: bool) -> Tensor:
     return adjacency
 
 
+def _with_gradient(function: Callable) -> Callable:
+    """As `keras.ops.custom_gradient`, which warns on NumPy that there is no gradient."""
+    if keras.backend.backend() == "numpy":
+        return lambda *tensors: function(*tensors)[0]
+    return ops.custom_gradient(function)
+
+
 def _blocked_filter(
     keys: Tensor,
     values: Tensor,
@@ -247,7 +254,7 @@ def _blocked_filter(
         inputs["adjacency"] = diagonals[0]
     symmetric = not causal and not _is_adjacency(graph)
 
-    @ops.custom_gradient
+    @_with_gradient
     def run(*tensors: Tensor) -> tuple[Tensor, Tensor]:
         state = _Filter(band, symmetric, diagonals, **dict(zip(inputs, tensors, strict=True)))
         outputs = _forward(state)
@@ -275,7 +282,7 @@ def _filter_by_length(
     """
     inputs = _inputs(keys, values, coefficients)
 
-    @ops.custom_gradient
+    @_with_gradient
     def run(*tensors: Tensor) -> tuple[Tensor, Tensor]:
         def run_by_length(compute: Callable[[_Filter], Any]) -> Any:
             def branch(banded: bool) -> Any:

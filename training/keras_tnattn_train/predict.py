@@ -163,7 +163,7 @@ def _predict(args: PredictOptions) -> int:
             run = command.load_to_predict(path)
             predictor = run.predictor(args.batch_size, args.beam or 1, args.n_best)
         elif pretrained:
-            predictor = _predictor_of_pretrained(args.model)
+            predictor = _predictor_of_pretrained(args.model, few=bool(args.sentences))
         else:
             predictor = _predictor_of_export(path)
         if args.output:
@@ -240,8 +240,8 @@ class _Writer:
             self._csv.writerow(cells.values())
 
 
-def _predictor_of_pretrained(name: str) -> Predictor:
-    start_backend()
+def _predictor_of_pretrained(name: str, few: bool) -> Predictor:
+    start_backend(compiles=not few)
     from keras_tnattn.pretrained import load
 
     model = load(name)

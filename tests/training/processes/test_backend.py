@@ -1,5 +1,6 @@
 """What is shown while TensorFlow starts."""
 
+import pytest
 from import_path import run_python
 
 CODE = """
@@ -27,3 +28,15 @@ def test_start_up_messages_are_hidden_and_errors_shown():
         "it says: WARNING: All log messages before absl",
     ]
     assert done.stdout == ""
+
+
+def test_few_texts_are_computed_by_numpy_without_packages_that_no_command_uses():
+    pytest.importorskip("jax")
+    code = "import sys; from keras_tnattn_train.predict import main; status = main(sys.argv[1:])\n"
+    code += "print(status, sys.modules['keras'].backend.backend(), 'sklearn' in sys.modules)\n"
+    code += "import sklearn"  # is there again
+    text = "Draws a line with markers on the axes of the figure."
+    done = run_python("-c", code, "docstrings", text, "--format", "lines", backend="jax")
+    assert done.stdout.split()[0] == "matplotlib"
+    assert done.stdout.splitlines()[1] == "0 numpy False"
+    assert done.stderr == ""
