@@ -210,9 +210,14 @@ class Report:
         """Returns the whole report as JSON, including the curves."""
         return json.dumps(dataclasses.asdict(self), indent=2)
 
-    def to_html(self) -> str:
-        """Returns the report as a page in one file, with its pictures; needs Matplotlib."""
-        return report_page(self)
+    def to_html(self, name: str = "model", metric: str = "metric") -> str:
+        """Returns the report as a page in one file, with its pictures; needs Matplotlib.
+
+        Args:
+            name: What the page calls the model. Default: `"model"`.
+            metric: What it calls the metric. Default: `"metric"`.
+        """
+        return report_page(self, name, metric)
 
     def plot(self, path: str | os.PathLike | IO[bytes]) -> None:
         """Draws error against size of each layer's candidates, and the lowest of each size.

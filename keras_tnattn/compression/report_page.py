@@ -1,6 +1,7 @@
 """Shows a report of `compress` as a page in one HTML file, with its pictures."""
 
 import base64
+import datetime
 import html
 import io
 from typing import Any
@@ -14,16 +15,18 @@ _STYLE = (
 )
 
 
-def report_page(report: Any) -> str:
-    """Returns the page of a `Report`."""
+def report_page(report: Any, name: str, metric: str) -> str:
+    """Returns the page of a `Report`, with the names of the model and of its metric."""
     picture = io.BytesIO()
     report.plot(picture)
     largest = max((row.bytes_before for row in report.layers), default=1)
-    facts = [f"{report.bytes_before:,} bytes became {report.bytes_after:,}"]
+    facts = [f"{name}, on {datetime.date.today()}"]
+    facts.append(f"{report.bytes_before:,} bytes became {report.bytes_after:,}")
     if report.file_bytes is not None:
         facts.append(f"the file has {report.file_bytes:,} bytes")
     if report.metric_before is not None:
-        facts.append(f"the metric was {report.metric_before:.4f}, and is {report.metric_after:.4f}")
+        after = f"{report.metric_after:.4f}"
+        facts.append(f"the {metric} was {report.metric_before:.4f}, and is {after}")
     if report.error is not None:
         facts.append(f"the error of the outputs on {report.rows:,} rows is {report.error:.4f}")
     peers = [peer.as_line(report.bytes_before) for peer in report.keras_quantizations]

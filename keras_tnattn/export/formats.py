@@ -31,7 +31,7 @@ from keras_tnattn.export.running import (
     run_openvino,
     run_saved_model,
 )
-from keras_tnattn.export.signatures import write_archive
+from keras_tnattn.export.signatures import check_one_of, write_archive
 from keras_tnattn.export.tracing import (
     Traced,
     flat_layers,
@@ -95,7 +95,7 @@ def export_saved_model(
         export_saved_model(model, "saved_models/classifier/1", ids)
         ```
     """
-    _check_backend("SavedModel")
+    check_one_of("to SavedModel", *BACKENDS["SavedModel"])
     example = example_of(model, example)
     specs = [_with_argument_names(specs_of(model, example, length))]
     # Gradients by `keras.ops.custom_gradient` cannot be converted; no served model needs any.
@@ -500,20 +500,9 @@ def check_form(path: Path) -> str:
         RuntimeError: On another backend.
     """
     form, modules = _FORMS[path.suffix]
-    _check_backend(form)
+    check_one_of(f"to {form}", *BACKENDS[form])
     _check_packages(*modules)
     return form
-
-
-def _check_backend(form: str) -> None:
-    backend = keras.backend.backend()
-    if backend not in BACKENDS[form]:
-        raise RuntimeError(
-            f"Exporting to {form} works on {' and '.join(BACKENDS[form])} only: save the model, "
-            f"load the .keras file with KERAS_BACKEND={BACKENDS[form][0]}, and call "
-            "keras_tnattn.export.export_file(model, path, data=inputs). "
-            f"Received: backend={backend!r}"
-        )
 
 
 def _check_packages(*modules: str) -> None:

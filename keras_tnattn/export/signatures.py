@@ -28,11 +28,16 @@ def check_backend() -> None:
         >>> if keras.backend.backend() == "tensorflow":
         ...     check_backend()
     """
-    if keras.backend.backend() != "tensorflow":
+    check_one_of("a model of text, or with a training command,", "tensorflow")
+
+
+def check_one_of(exported: str, *backends: str) -> None:
+    """Raises a `RuntimeError` on other backends than these, with the way out."""
+    if keras.backend.backend() not in backends:
         raise RuntimeError(
-            "Exporting a model of text, or with a training command, needs the TensorFlow backend: "
-            "set KERAS_BACKEND=tensorflow and load the .keras file there. Received: "
-            f"backend={keras.backend.backend()!r}. {installation('tensorflow')}"
+            f"Exporting {exported} works on {' and '.join(backends)} only: repeat the command with "
+            f"KERAS_BACKEND={backends[0]}, which reads the same files and runs. Received: "
+            f"backend={keras.backend.backend()!r}. {installation(backends[0])}"
         )
 
 

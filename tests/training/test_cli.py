@@ -99,6 +99,7 @@ def test_every_command_is_listed(capsys):
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
     assert all(f" {name} " in out for name in (*TASKS, *PROGRAMS))
+    assert all(f"extra {name})" in " ".join(out.split()) for name in ("serve", "text"))
 
 
 @pytest.mark.parametrize("called", ["keras-tnattn", "train.py"])

@@ -92,13 +92,14 @@ def test_bad_rows_do_not_stop_the_rest(classifier, tmp_path, capsys):
     assert [line.partition("\t")[0] for line in lines] == ["a", "", "", "b", ""]
 
 
-def test_texts_that_are_cut_are_told(classifier, capsys):
-    assert main([str(classifier[0]), "red " * 8, "a"]) == 0
-    assert capsys.readouterr().err == ""
+def test_texts_that_are_cut_or_unknown_are_told(classifier, capsys):
+    assert main([str(classifier[0]), "red " * 8, "a", "a red"]) == 0
+    told = "row 2: no word is known, so that the label says nothing\n"
+    assert capsys.readouterr().err == told
     assert main([str(classifier[0]), "red " * 9, "a", "red " * 9]) == 0
     assert capsys.readouterr().err == (
         "note: the first 8 words of a text are read, and some texts have more (--max-words of "
-        "classify)\n"
+        "classify)\n" + told
     )
 
 

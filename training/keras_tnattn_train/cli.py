@@ -14,10 +14,13 @@ PROGRAMS = {
     "predict": ("keras_tnattn_train.predict:main", "Predict with a run or an exported model"),
     "generate": ("keras_tnattn_train.language.generate:main", "Continue a text with a run"),
     "compress": ("keras_tnattn_train.compress:main", "Make the model of a run or a file smaller"),
-    "export": ("keras_tnattn_train.export:main", "Write a run's model for other runtimes"),
+    "export": (
+        "keras_tnattn_train.export:main",
+        "Write a run's model for other runtimes (extra onnx or litert)",
+    ),
     "evaluate": ("keras_tnattn_train.programs:evaluate", "Score a classifier or a translator"),
     "explain": ("keras_tnattn_train.programs:explain", "Show what a run's attention does"),
-    "serve": ("keras_tnattn_serving.__main__:run", "Serve exported models over HTTP"),
+    "serve": ("keras_tnattn_serving.__main__:run", "Serve exported models over HTTP (extra serve)"),
     "reproduce": ("keras_tnattn_train.cli:reproduce", "Run a study: many trainings"),
     "launch": ("keras_tnattn_train.processes.launching:main", "Train a run in several processes"),
 }

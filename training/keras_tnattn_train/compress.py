@@ -262,6 +262,8 @@ def _compress(args: CompressOptions) -> None:
         with output_folder(folder):
             _compress_file(path, name, folder, args)
     print(f"wrote {folder}")
+    if not args.replaces:
+        print("only the report: for a small model add --target 8, --max-drop 0.005 or --bits 8")
 
 
 main = Program(
@@ -303,7 +305,8 @@ def _compress_file(path: Path, name: str, folder: Path, args: CompressOptions) -
     result = _call(model, args, data=data, **measured)
     _heal(result, data, args, logits_divergence if args.from_logits else None)
     print(result.report)
-    write(result, folder, args.replaces, _results(result, {}, args) if args.replaces else {})
+    files = _results(result, {}, args) if args.replaces else {}
+    write(result, folder, args.replaces, files, (args.model, f"accuracy on half of {args.data}"))
     if args.export in FILES:
         with _errors_of_export(folder), without_noise():
             result.export(folder / FILES[args.export])
@@ -397,11 +400,11 @@ def _compress_texts(run: TrainedRun, path: Path, folder: Path, args: CompressOpt
         _heal(result, run.healing_inputs(), args, run.loss)
     print(result.report)
     if not args.replaces:
-        write(result, folder, False, {})
+        write(result, folder, False, {}, (args.model,))
         return
     scores = run.scores(result)
     files = _run_files(path, run.description(result)) | _results(result, scores, args)
-    write(result, folder, True, files)
+    write(result, folder, True, files, (args.model, "accuracy on held-out rows"))
     print(run.summary(scores, folder))
     if args.export == "saved_model":
         config = read_object(path / "config.json", "Train again")

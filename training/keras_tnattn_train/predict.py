@@ -252,7 +252,7 @@ def _predictor_of_pretrained(name: str, few: bool) -> Predictor:
             f"Expected a model of texts. Received: model={name!r}, which reads pictures: use "
             f"keras_tnattn.load({name!r})"
         )
-    return lambda texts: labels(model.probabilities(texts), model.class_names)
+    return lambda texts: labels(model.probabilities(texts), model.class_names, model.ids(texts))
 
 
 def _is_exported(path: Path) -> bool:

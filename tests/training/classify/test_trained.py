@@ -99,6 +99,8 @@ def test_labels_of_other_classes_are_refused_or_left_out(run, tmp_path, capsys):
     assert main([*arguments, "--skip-bad-rows"]) == 0
     assert "note: texts of unknown classes left out: 'd' (2)" in capsys.readouterr().out
     assert_refused(capsys, [*arguments, "--label-column", "none"], "column 'none'", main=main)
+    assert main([*arguments[:3], str(run / "table.csv")]) == 0
+    assert "note: most of these texts were trained on; leave out" in capsys.readouterr().out
     (tmp_path / "data.json").write_text('{"class_names": 3}')
     shutil.copy(run / "run/config.json", tmp_path)
     assert main(["evaluate", str(tmp_path), str(tmp_path / "new.csv")]) == 2

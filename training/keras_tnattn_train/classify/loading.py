@@ -51,7 +51,7 @@ class ClassifierRun(TrainedRun):
                 f"Expected a classifier of {len(names)} classes, as {folder / 'data.json'} says. "
                 f"Received: {folder / 'model.keras'} with {self.model.output_shape[-1]}. {hint}"
             )
-        self.class_names, self._fingerprint = names, data.get("fingerprint")
+        self.class_names, self.fingerprint = names, data.get("fingerprint")
         self._max_words = self.config.max_words or int(data.get("max_words", 200))
         self.vectorizer = self._vectorizer(vocabulary)
 
@@ -73,7 +73,7 @@ class ClassifierRun(TrainedRun):
                 )
             ids = self.vectorizer(texts)
             ids = ids[:, : compiled_lengths(ids).max()]
-            return labels(np.asarray(self.model.predict_on_batch(ids)), self.class_names)
+            return labels(np.asarray(self.model.predict_on_batch(ids)), self.class_names, ids)
 
         return predictions
 
@@ -114,7 +114,7 @@ class ClassifierRun(TrainedRun):
         for order in result.id_orders.values():
             vocabulary = [vocabulary[old] for old in order if old < len(vocabulary)]
         return {
-            "fingerprint": self._fingerprint,
+            "fingerprint": self.fingerprint,
             "class_names": self.class_names,
             "vocabulary": vocabulary,
             "max_words": self._max_words,

@@ -67,8 +67,17 @@ def output_folder(folder: Path) -> Iterator[None]:
         yield
 
 
-def write(result: Any, folder: Path, replaces: bool, run_files: Mapping[str, str]) -> None:
+def write(
+    result: Any, folder: Path, replaces: bool, run_files: Mapping[str, str], names: Sequence[str]
+) -> None:
     """Writes reports and, if asked for, the model; all files of an earlier one give way, or none.
+
+    Args:
+        result: What `compress` returned.
+        folder: Where to write.
+        replaces: Whether the model is written.
+        run_files: Other files, as texts by name.
+        names: What the page calls the model and, if there is one, its metric.
 
     Raises:
         WriteError: If a file cannot be written; the files of an earlier model are then unchanged.
@@ -77,7 +86,7 @@ def write(result: Any, folder: Path, replaces: bool, run_files: Mapping[str, str
     """
     partial, earlier, discarded = (folder / name for name in (".partial", EARLIER, DISCARDED))
     texts = {
-        "report.html": result.report.to_html(),
+        "report.html": result.report.to_html(*names),
         "report.txt": f"{result.report}\n",
         "report.csv": result.report.to_csv(),
         "report.json": result.report.to_json(),

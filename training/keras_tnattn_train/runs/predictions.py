@@ -1,6 +1,7 @@
 """Predictions of trained models, and how `predict` writes those for texts."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,10 +31,16 @@ class Prediction:
 Predictor = Callable[[list[str]], list[list[Prediction]]]
 
 
-def labels(probabilities: Iterable[Any], class_names: Sequence[str]) -> list[list[Prediction]]:
-    """Returns the most probable class of each row of `(B, C)`, with all probabilities."""
+def labels(
+    probabilities: Iterable[Any], class_names: Sequence[str], ids: np.ndarray | None = None
+) -> list[list[Prediction]]:
+    """Returns the most probable class of each row of `(B, C)`, with all probabilities.
+
+    A text without a known word has a warning, if `ids` `(B, L)` are given: 0 is padding, 1 unknown.
+    """
     predictions = []
-    for row in probabilities:
+    known: Any = itertools.repeat(True) if ids is None else (ids > 1).any(axis=1)
+    for row, is_known in zip(probabilities, known, strict=False):
         shares = [round(float(p), 6) for p in row]
         best = int(row.argmax())
         cells = {
@@ -41,7 +48,9 @@ def labels(probabilities: Iterable[Any], class_names: Sequence[str]) -> list[lis
             "probability": shares[best],
             "probabilities": dict(zip(class_names, shares, strict=True)),
         }
-        predictions.append([Prediction((class_names[best], f"{shares[best]:.4f}"), cells)])
+        warning = None if is_known else "no word is known, so that the label says nothing"
+        words = (class_names[best], f"{shares[best]:.4f}")
+        predictions.append([Prediction(words, cells, warning)])
     return predictions
 
 

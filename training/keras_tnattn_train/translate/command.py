@@ -48,7 +48,7 @@ def load(folder: Path) -> TrainedRun:
 COMMAND = training_command(
     TranslateConfig,
     translate,
-    "Train a translator",
+    "Train a translator (of sentences: extra text)",
     "Trains an encoder-decoder model on a parallel corpus. Writes the run folder: config.json, "
     "data.json, metrics.csv, results.json, learning_curves.png, the tokenized corpus, model.keras "
     "and checkpoints.",
