@@ -8,6 +8,7 @@ from keras import layers
 
 from keras_tnattn import compress
 from keras_tnattn.coding import arrays, load_model
+from keras_tnattn.compression import plan
 from keras_tnattn.compression.calibration import Statistics
 from keras_tnattn.compression.formats import coded, dense
 from keras_tnattn.compression.sensitivity import measure_tables
@@ -109,6 +110,10 @@ def test_tables_cost_what_they_change_the_outputs(monkeypatch):
         assert candidate.cost == pytest.approx(change / 0.5, rel=1e-4)
     costs = [c.cost for c in sorted(measured, key=lambda c: c.error)]
     assert costs == sorted(costs)
+    used = []
+    monkeypatch.setattr(plan, "measure_tables", lambda *given: used.append(given) or given[-1])
+    compress(model, 2.0, data=ids, coded=True, verbose=0)
+    assert used
     monkeypatch.setattr(np.linalg, "norm", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         measure_tables(model, table, ids, 0.5, found)

@@ -94,16 +94,12 @@ def test_names_of_layers_that_graphs_refuse(tmp_path):
     pytest.importorskip("onnxruntime")
     x = keras.Input((3,), name="in put")
     parts = layers.Dense(2, name="_d:d")(layers.Dense(2, name="class scores")(x))
-    model = keras.Model(x, parts, name="my model")
+    model = keras.Model(x, parts, name="_my model")
     path = export_file(model, tmp_path / "model.onnx", example := np.eye(3, dtype="float32"))
     (got,) = running.run_onnx(path, example)
     np.testing.assert_allclose(got, model(example), atol=1e-5)
-    assert [x.name for x in (model, *model.layers)] == [
-        "my model",
-        "in put",
-        "class scores",
-        "_d:d",
-    ]
+    names = ["_my model", "in put", "class scores", "_d:d"]
+    assert [x.name for x in (model, *model.layers)] == names
     with pytest.raises(RuntimeError, match=r"scope name.*Name layers by letters, digits"):
         export_file(model, tmp_path / "model")
     assert not (tmp_path / "model").exists()

@@ -21,13 +21,7 @@ from translator_runs import make_run
 from web_pages import CHROMIUM, OPTIONS, in_node, needs_node, runtime_of_pages, try_page
 
 from keras_tnattn import MaskedAveragePooling1D, TokenEmbedding, compress
-from keras_tnattn.export import (
-    export_web,
-    export_web_search,
-    export_web_translator,
-    web,
-    web_search,
-)
+from keras_tnattn.export import web, web_search
 from keras_tnattn.export.portable_translator import pieces_of
 from keras_tnattn.models import text_classifier
 from keras_tnattn.text.sentence_translator import SentenceTranslator
@@ -58,7 +52,7 @@ def test_the_page_classifies_without_a_network(opened):
 
     def write(folder, runtime):
         card = {"name": "pets", "examples": ["the red fish"]}
-        export_web(model, words, NAMES, folder, TEXTS, card, runtime)
+        web.export_web(model, words, NAMES, folder, TEXTS, card, runtime)
         assert not (folder / "translator.js").exists()
         content = json.loads(gzip.decompress((folder / "text.json.gz").read_bytes()))
         assert content["files"]["model"]["parts"]
@@ -92,7 +86,7 @@ def test_the_page_translates_without_a_network(opened, tmp_path):
     def write(folder, runtime):
         card = {"name": "pt-en", "examples": [SENTENCES[0]]}
         options = {"beam_size": 2, "extra_tokens": 5, "card": card}
-        export_web_translator(model, *tokenizers, folder, runtime, **options)
+        web.export_web_translator(model, *tokenizers, folder, runtime, **options)
 
     def program(page):
         assert page.inner_text("#classes li:first-child") == expected[0][0].text
@@ -158,7 +152,8 @@ def test_the_page_finds_the_sentences_that_python_finds(opened):
 
     def write(folder, runtime):
         options = {"max_length": 20, "card": {"name": "animals", "examples": ["a red bird"]}}
-        export_web_search(model, tokenizer, sentences, folder, runtime, **options)
+        web_search.export_web_search(model, tokenizer, sentences, folder, runtime, **options)
+        assert b'"order"' in gzip.decompress((folder / "text.json.gz").read_bytes())
 
     def program(page):
         assert page.locator("#classes li").count() == 10
@@ -167,8 +162,8 @@ def test_the_page_finds_the_sentences_that_python_finds(opened):
         ids = page.evaluate("texts => texts.map((text) => model.ids(text))", texts)
         rows = web_search.sentence_ids(tokenizer, texts, 20)
         assert ids == [[int(n) for n in row if n] for row in rows]
-        for query, row in zip(queries, scores, strict=True):
-            found = page.evaluate("text => model.nearest(text)", query)
+        nearest = "texts => Promise.all(texts.map((text) => model.nearest(text)))"
+        for row, found in zip(scores, page.evaluate(nearest, queries), strict=True):
             near = [row[sentences.index(x["text"])] for x in found]
             np.testing.assert_allclose(near, np.sort(row)[::-1][:10], atol=1e-4)
             np.testing.assert_allclose([x["score"] for x in found], near, atol=1e-4)
@@ -208,7 +203,7 @@ def test_pages_of_search_refuse_what_they_cannot_run(name, value, message, tmp_p
     model = sentence_encoder(**options.get("model", {}))
     arguments = (options.get("sentences", ["a"]), tmp_path / "page", None, options.get("length", 9))
     with pytest.raises(ValueError, match=message):
-        export_web_search(model, tokenizer, *arguments)
+        web_search.export_web_search(model, tokenizer, *arguments)
     assert not list(tmp_path.iterdir())
 
 

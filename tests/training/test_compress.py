@@ -21,6 +21,7 @@ from translator_runs import make_run
 
 from keras_tnattn.compression.candidates import byte_count
 from keras_tnattn.compression.runtimes import RUNTIMES
+from keras_tnattn.errors import cause_of
 from keras_tnattn.export import file_outputs, formats
 from keras_tnattn_train import compress
 from keras_tnattn_train.classify.loading import ClassifierRun, thin_out
@@ -634,6 +635,8 @@ def test_one_output_tells_two_classes(activation):
     labels = (x[:, 0] > 0).astype(int)
     for classes, expected in ((labels, 1.0), (1 - labels, 0.0)):
         assert halves(x, classes, (None, 3), "float32")[1](model) == expected
+    with pytest.raises(InputError, match=r"the classes 0 to 2\. Received: outputs \(30, 1\)"):
+        halves(x, 2 * labels, (None, 3), "float32")[1](model)
 
 
 @pytest.mark.parametrize("runtime", ["litert", "openvino"])
@@ -803,6 +806,8 @@ def test_the_cause_of_a_failed_loading_is_told(tmp_path):
     for load in (load_file, lambda path: load_model(path, "")):
         with pytest.raises(InputError, match=r"__init__.* got an unexpected keyword"):
             load(path)
+    error = ValueError("Exception encountered: \x1b[1mwrong\x1b[0m\n\nArguments received by A")
+    assert cause_of(error) == "wrong"
 
 
 def test_a_wrong_checksum_is_named(tmp_path):
