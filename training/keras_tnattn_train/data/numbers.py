@@ -65,7 +65,7 @@ def halves(
 ) -> tuple[np.ndarray, Callable[[Any], float]]:
     """Returns the inputs of one half of the rows, and what measures accuracy on the other.
 
-    A model with a single output has two classes: the second from a probability of 0.5 on, or from a
+    A model with a single output has two classes: the second above a probability of 0.5, or above a
     logit of 0.
 
     Args:
