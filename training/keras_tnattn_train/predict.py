@@ -242,9 +242,12 @@ class _Writer:
 
 def _predictor_of_pretrained(name: str, few: bool) -> Predictor:
     start_backend(compiles=not few)
+    import keras
+
     from keras_tnattn.pretrained import load
 
     model = load(name)
+    model.model.run_eagerly = few and keras.backend.backend() == "tensorflow"  # traces no graph
     if hasattr(model, "n_best"):
         return lambda texts: [[translation(*best[0])] for best in model.n_best(texts)]
     if not hasattr(model, "words"):

@@ -30,13 +30,15 @@ def test_start_up_messages_are_hidden_and_errors_shown():
     assert done.stdout == ""
 
 
-def test_few_texts_are_computed_by_numpy_without_packages_that_no_command_uses():
+@pytest.mark.parametrize(("backend", "used"), [("jax", "numpy"), ("tensorflow", "tensorflow")])
+def test_few_texts_are_not_compiled_and_packages_that_no_command_uses_spared(backend, used):
+    pytest.importorskip(backend)
     pytest.importorskip("jax")
     code = "import sys; from keras_tnattn_train.predict import main; status = main(sys.argv[1:])\n"
     code += "print(status, sys.modules['keras'].backend.backend(), 'sklearn' in sys.modules)\n"
     code += "import sklearn"  # is there again
     text = "Draws a line with markers on the axes of the figure."
-    done = run_python("-c", code, "docstrings", text, "--format", "lines", backend="jax")
+    done = run_python("-c", code, "docstrings", text, "--format", "lines", backend=backend)
     assert done.stdout.split()[0] == "matplotlib"
-    assert done.stdout.splitlines()[1] == "0 numpy False"
+    assert done.stdout.splitlines()[1] == f"0 {used} False"
     assert done.stderr == ""

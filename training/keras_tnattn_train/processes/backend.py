@@ -72,7 +72,9 @@ def start_backend(keep_memory: bool = True, compiles: bool = True) -> None:
     # TensorFlow raises real errors; those that it only logs are about missing hardware.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with without_noise():
-        with _without_modules(*_SPARED):
+        # TensorFlow imports JAX where it is installed, for a converter that no command uses.
+        jax = ("jax",) if os.environ.get("KERAS_BACKEND") == "tensorflow" else ()
+        with _without_modules(*_SPARED, *jax):
             import keras
 
         if keras.backend.backend() == "tensorflow":
