@@ -3,7 +3,7 @@
 `write_model` and `load_model` are for `.tnz` files. They need the extra `coded`.
 """
 
-from keras_tnattn.coding.arrays import entropy_bytes
+from keras_tnattn.coding.arrays import coded_bytes
 from keras_tnattn.coding.files import load_model, write_model
 
-__all__ = ["entropy_bytes", "load_model", "write_model"]
+__all__ = ["coded_bytes", "load_model", "write_model"]

@@ -1,11 +1,14 @@
 """Codes arrays of numbers with about as many bits as their frequencies allow.
 
-An array is split into streams of symbols: packed integers into the integers, wider numbers into
-their first bytes, their second bytes and so on. Each stream has a table of the frequencies of its
-symbols, with which an entropy coder (asymmetric numeral systems, Duda et al., 2015) writes a symbol
-of frequency `p` in `-log2 p` bits. Decoding gives the same bytes.
+An array is split into streams of symbols. Packed integers are a matrix. If that saves bytes, its
+rows and its columns have classes, by how far their integers are from the most frequent one: two
+streams tell the classes, and the integers of each pair of classes are a stream. Wider numbers have
+a stream for their first bytes, one for their second bytes and so on. Each stream has a table of the
+frequencies of its symbols, with which an entropy coder (asymmetric numeral systems, Duda et al.,
+2015) writes a symbol of frequency `p` in `-log2 p` bits. Decoding gives the same bytes.
 """
 
+import itertools
 import math
 import zlib
 from collections.abc import Collection
@@ -19,11 +22,18 @@ from keras_tnattn_runtime.extras import installation
 # No array is more times larger than its code, so that a small file cannot fill the memory.
 MOST_TIMES_LARGER = 256
 # How an array can be coded: as it is, deflated, its bytes as symbols, or integers of so many bits
-# as symbols, which are packed along the first or the last axis; of 4 and 2 bits both are alike.
-_AXES = {"6 first": 0, "6 last": -1, "3 first": 0, "3 last": -1, "4 last": -1, "2 last": -1}
+# as symbols, which are packed along the first or the last axis.
+_ENDS = {"first": 0, "last": -1}
+_AXES = {"8 last": -1, **{f"{n} {end}": _ENDS[end] for n in (6, 4, 3, 2) for end in _ENDS}}
 METHODS = ("stored", "deflated", "bytes", *_AXES)
 # Frequencies are rounded to parts of this, whose sums are exact in float32.
 _PARTS = 2**16
+# Classes, which take time, are tried where the code without takes at most so many times the least.
+_NEARLY = 1.2
+# Deflated by the lowest level, an array has at most so many times the bytes of the highest level.
+_DEFLATED = 1.6
+# About the bytes of an array that tell which, and a number of its rows that packs integers whole.
+_SAMPLE, _ROWS = 2**20, 24
 # Symbols that are decoded at once.
 _SYMBOLS = 2**20
 
@@ -63,14 +73,23 @@ def encode(array: np.ndarray, methods: Collection[str] = METHODS) -> tuple[str, 
         True
     """
     raw = array.tobytes()
-    best, code = min(("stored", raw), ("deflated", deflate(raw)), key=lambda pair: len(pair[1]))
-    sizes = {method: _size(array, method) for method in _methods(array) if method in methods}
-    method = min(sizes, key=lambda name: sizes[name], default=best)
-    if method in sizes and sizes[method] < len(code):
-        coded = _encode(_streams(array, method))
-        if len(coded) < len(code):
-            best, code = method, coded
-    return best, _filled_up(code, len(raw))
+    codes = {"stored": raw}
+    some = (
+        array[: max(_ROWS, _SAMPLE // max(1, array[:1].nbytes) // _ROWS * _ROWS)]
+        if array.ndim
+        else array
+    )
+    sizes = {name: _size(_symbols_of(some, name)) for name in _methods(array) if name in methods}
+    names = [name for name, size in sizes.items() if size <= _NEARLY * min(sizes.values())]
+    found = {name: _streams(array, name) for name in names}
+    method = min(found, key=lambda name: _size(found[name]), default="stored")
+    if method in found and _size(found[method]) < len(raw):
+        codes[method] = _encode(found[method])
+    # The best level takes long for large arrays.
+    if len(zlib.compress(raw, 1)) < _DEFLATED * min(map(len, codes.values())):
+        codes["deflated"] = deflate(raw)
+    best = min(codes, key=lambda name: len(codes[name]))
+    return best, _filled_up(codes[best], len(raw))
 
 
 def deflate(raw: bytes) -> bytes:
@@ -109,21 +128,67 @@ def decode(code: bytes, method: str, dtype: np.dtype, shape: tuple[int, ...]) ->
     return np.frombuffer(raw, dtype).reshape(shape)
 
 
-def entropy_bytes(symbols: np.ndarray) -> int:
+def coded_bytes(integers: np.ndarray, size: int) -> int:
+    """Returns about how many bytes a matrix takes, by some of its rows or columns.
+
+    Args:
+        integers: Matrix of whole numbers from 0 to 255.
+        size: The numbers of the whole matrix.
+
+    Example:
+        >>> coded_bytes(np.tile(np.arange(4, dtype="uint8"), (1, 1000)), 4000)  # 2 bits for each
+        1012
+    """
+    times = size / integers.size
+    return sum(entropy_bytes(stream, times) for stream in streams_of(integers))
+
+
+def entropy_bytes(symbols: np.ndarray, times: float = 1.0) -> int:
     """Returns about how many bytes a stream of symbols takes, with its table.
 
     Args:
         symbols: Array of whole numbers from 0 to 255.
+        times: How many times as many symbols there are, of the same frequencies. Default: 1.
 
     Example:
         >>> entropy_bytes(np.tile(np.arange(4, dtype="uint8"), 1000))  # 2 bits for each
-        1010
+        1006
     """
     counts = np.bincount(symbols.ravel())
     used = np.flatnonzero(counts)
     some = counts[used]
     bits = -(some * np.log2(some / some.sum())).sum()
-    return math.ceil(bits / 8) + int(used[-1] - used[0]) + 7
+    return math.ceil(times * bits / 8) + int(used[-1] - used[0]) + 3
+
+
+def streams_of(integers: np.ndarray) -> list[np.ndarray]:
+    """Splits a matrix of integers, uint8, into the streams that take the fewest bytes.
+
+    Returns:
+        The classes of the rows, those of the columns, and the integers of each pair of classes.
+    """
+    rows, columns = (np.zeros(size, "uint8") for size in integers.shape)
+    alike = _split(integers, rows, columns)
+    if min(integers.shape) < 2:
+        return alike
+    usual = int(np.bincount(alike[-1]).argmax())
+    distances = np.abs(integers.astype("int16") - usual)
+    by_class = _split(integers, *(_classes(distances.mean(axis=axis)) for axis in (1, 0)))
+    return min(alike, by_class, key=_size)
+
+
+def _classes(means: np.ndarray) -> np.ndarray:
+    """Returns classes of positive numbers, two for each power of 2."""
+    levels = np.rint(2 * np.log2(means + 2**-10)).astype(int)
+    return (levels - levels.min()).astype("uint8")
+
+
+def _split(integers: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> list[np.ndarray]:
+    streams = [rows, columns]
+    for row in np.unique(rows):
+        some = integers[rows == row]
+        streams += [some[:, columns == column].ravel() for column in np.unique(columns)]
+    return streams
 
 
 def _methods(array: np.ndarray) -> list[str]:
@@ -132,19 +197,24 @@ def _methods(array: np.ndarray) -> list[str]:
         return []
     if array.dtype != "uint8" or not array.ndim:
         return ["bytes"]
-    fits = {name: name[0] in "24" or array.shape[_AXES[name]] % 3 == 0 for name in _AXES}
-    return ["bytes", *(name for name in _AXES if fits[name])]
+    return [name for name, axis in _AXES.items() if name[0] in "248" or array.shape[axis] % 3 == 0]
 
 
-def _size(array: np.ndarray, method: str) -> int:
-    return sum(entropy_bytes(stream) for stream in _streams(array, method))
+def _size(streams: list[np.ndarray]) -> int:
+    return sum(entropy_bytes(stream) for stream in streams)
 
 
 def _streams(array: np.ndarray, method: str) -> list[np.ndarray]:
     """Splits an array into streams of symbols, uint8."""
+    symbols = _symbols_of(array, method)
+    return streams_of(symbols[0]) if method in _AXES else symbols
+
+
+def _symbols_of(array: np.ndarray, method: str) -> list[np.ndarray]:
+    """Returns the integers of an array as a matrix, packed along its rows; or planes of bytes."""
     if method in _AXES:
-        moved = np.moveaxis(array, _AXES[method], 0)
-        return [unpacked_integers(moved, int(method[0])).ravel()]
+        unpacked = unpacked_integers(np.moveaxis(array, _AXES[method], 0), int(method[0]))
+        return [np.moveaxis(unpacked, 0, -1).reshape(-1, len(unpacked))]
     planes = np.frombuffer(array.tobytes(), "uint8").reshape(-1, array.dtype.itemsize)
     return [np.ascontiguousarray(plane) for plane in planes.T]
 
@@ -161,32 +231,60 @@ def _encode(streams: list[np.ndarray]) -> bytes:
 
 
 def _decode(code: bytes, method: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-    moved, numbers = shape, math.prod(shape)
-    if method in _AXES:
-        bits, axis = int(method[0]), _AXES[method]
-        if (
-            not shape
-            or dtype != "uint8"
-            or packed_size(shape[axis] * 8 // bits, bits) != shape[axis]
-        ):
-            raise ValueError(f"Expected uint8 in {method}. Received: shape={shape}, dtype={dtype}")
-        moved = (shape[axis], *(shape[:-1] if axis else shape[1:]))
-        numbers = numbers * 8 // bits
-    tables = []
-    for _ in range(1 if method in _AXES else dtype.itemsize):
-        table = code[: 2 + code[1] + 1]
-        tables.append(table)
-        code = code[len(table) :]
+    if method not in _AXES:
+        tables, ans = _opened(code, dtype.itemsize)
+        streams = [_symbols(ans, table, math.prod(shape)) for table in tables]
+        _check_end(ans)
+        return np.frombuffer(np.stack(streams, axis=1).tobytes(), dtype).reshape(shape)
+    bits, axis = int(method[0]), _AXES[method]
+    if not shape or dtype != "uint8" or packed_size(shape[axis] * 8 // bits, bits) != shape[axis]:
+        raise ValueError(f"Expected uint8 in {method}. Received: shape={shape}, dtype={dtype}")
+    columns = shape[axis] * 8 // bits
+    rest = shape[:-1] if axis else shape[1:]
+    integers = np.empty((math.prod(rest), columns), "uint8")
+    tables, ans = _opened(code)
+    by_row, by_column = (
+        _symbols(ans, table, size) for table, size in zip(tables[:2], integers.shape, strict=True)
+    )
+    classes = [_used(table) for table in tables[:2]]
+    if not (np.isin(by_row, classes[0]).all() and np.isin(by_column, classes[1]).all()):
+        raise ValueError("the code has classes without tables")
+    for table, (row, column) in zip(tables[2:], itertools.product(*classes), strict=True):
+        some = np.ix_(by_row == row, by_column == column)
+        integers[some] = _symbols(ans, table, some[0].size * some[1].size).reshape(
+            some[0].size, some[1].size
+        )
+    _check_end(ans)
+    packed = pack(integers.T, bits).reshape(-1, *rest)
+    return np.ascontiguousarray(np.moveaxis(packed, 0, axis))
+
+
+def _used(table: bytes) -> list[int]:
+    """Returns the symbols of a table."""
+    return [table[0] + n for n, frequency in enumerate(table[2:]) if frequency]
+
+
+def _opened(code: bytes, streams: int | None = None) -> tuple[list[bytes], Any]:
+    """Returns the tables of a code, and the coder that decodes the rest.
+
+    Args:
+        code: The code.
+        streams: The number of tables. Default: that of the classes in the first two tables.
+    """
+    tables: list[bytes] = []
+    while len(tables) < (streams or 2):
+        tables.append(code[: 2 + code[1] + 1])
+        code = code[len(tables[-1]) :]
+        if streams is None and len(tables) == 2:
+            streams = 2 + math.prod(len(_used(table)) for table in tables)
     words = np.frombuffer(code[: len(code) // 4 * 4], "<u4").astype("uint32")
     used = np.flatnonzero(words)
-    ans = coder().stack.AnsCoder(words[: used[-1] + 1 if len(used) else 0])
-    streams = [_symbols(ans, table, numbers) for table in tables]
+    return tables, coder().stack.AnsCoder(words[: used[-1] + 1 if len(used) else 0])
+
+
+def _check_end(ans: Any) -> None:
     if not ans.is_empty():
         raise ValueError("the code has more symbols than the array")
-    if method in _AXES:
-        packed = pack(streams[0].reshape(-1, *moved[1:]), bits)
-        return np.ascontiguousarray(np.moveaxis(packed, 0, axis))
-    return np.frombuffer(np.stack(streams, axis=1).tobytes(), dtype).reshape(shape)
 
 
 def _symbols(ans: Any, table: bytes, number: int) -> np.ndarray:

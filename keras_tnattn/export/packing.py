@@ -24,7 +24,7 @@ _WHOLE = 2**52  # numbers below are exact in JavaScript
 _SMALLEST, _LARGE = 1024, 2**16
 _REPEATED = 16  # times that gzip makes a tensor smaller that has mostly repetitions
 # How tensors are coded, with the bits of a symbol.
-_METHODS = {"bytes": 8, "6 last": 6, "4 last": 4, "3 last": 3, "2 last": 2}
+_METHODS = {"bytes": 8, "8 last": 8, "6 last": 6, "4 last": 4, "3 last": 3, "2 last": 2}
 
 
 def packed_words(words: Sequence[str]) -> dict[str, Any] | list[str]:
@@ -110,17 +110,20 @@ def packed_model(path: Path) -> tuple[bytes, list[dict[str, Any]]]:
 
     Returns:
         The packed bytes, and for each code the places and sizes in bytes of its `tensors`, the
-        bytes of a number (`width`), the `bits` of a symbol, and the `bytes` of the code.
+        bytes of a number (`width`), the `bits` and the `columns` of symbols, and the `bytes` of the
+        code.
     """
     methods = _METHODS if importlib.util.find_spec("constriction") else ()
     content, codes = path.read_bytes(), []
     parts: list[dict[str, Any]] = []
-    for width, tensors in _groups(content):
+    for width, columns, tensors in _groups(content):
         whole = b"".join(content[place : place + size] for place, size in tensors)
-        method, code = arrays.encode(np.frombuffer(whole, f"u{width}"), methods)
+        numbers = np.frombuffer(whole, f"u{width}").reshape(-1, columns or len(whole) // width)
+        method, code = arrays.encode(numbers, methods)
         if method in _METHODS:
-            bits = _METHODS[method]
-            parts.append({"tensors": tensors, "width": width, "bits": bits, "bytes": len(code)})
+            part: dict[str, Any] = {"tensors": tensors, "width": width, "bits": _METHODS[method]}
+            part["columns"] = 8 * numbers.shape[1] // _METHODS[method]
+            parts.append({**part, "bytes": len(code)})
             codes.append(code)
     rest, end = [], 0
     for place, size in sorted(tensor for part in parts for tensor in part["tensors"]):
@@ -129,11 +132,12 @@ def packed_model(path: Path) -> tuple[bytes, list[dict[str, Any]]]:
     return gzip.compress(b"".join([*rest, content[end:], *codes]), mtime=0), parts
 
 
-def _groups(content: bytes) -> list[tuple[int, list[tuple[int, int]]]]:
+def _groups(content: bytes) -> list[tuple[int, int, list[tuple[int, int]]]]:
     """Returns tensors of an ONNX file, the small ones of a kind together.
 
     Returns:
-        For each group the bytes of a number, and the places and the sizes in bytes of its tensors.
+        For each group the bytes of a number, the numbers of a row, 0 if there is one row, and the
+        places and the sizes in bytes of its tensors.
     """
     import onnx
 
@@ -145,7 +149,8 @@ def _groups(content: bytes) -> list[tuple[int, list[tuple[int, int]]]]:
             continue
         width = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
         place = content.index(raw, place)
-        key = (width, place if len(raw) >= _LARGE else None)
-        groups[key].append((place, len(raw)))
+        is_large = len(raw) >= _LARGE
+        columns = len(raw) // width // tensor.dims[0] if is_large and tensor.dims else 0
+        groups[width, columns, place if is_large else None].append((place, len(raw)))
         place += len(raw)
-    return [(width, tensors) for (width, _), tensors in groups.items()]
+    return [(width, columns, tensors) for (width, columns, _), tensors in groups.items()]

@@ -71,6 +71,7 @@ function intervals(first, codes, bits) {
   if (!(sum > 0 && sum <= 2 ** 18 && first + parts.length <= 2 ** bits)) {
     throw new Error("it has a table without frequencies");
   }
+  const used = [...parts.keys()].filter((n) => parts[n]).map((n) => first + n);
   if (parts.length < 2) parts.push(0); // as the coder needs two symbols
   const scale = Math.fround((2 ** 24 - parts.length) / sum);
   const left = Uint32Array.of(...parts, 0);
@@ -85,49 +86,95 @@ function intervals(first, codes, bits) {
     while (left[n + 1] <= bucket << BUCKET) n += 1;
     symbols[bucket] = n;
   }
-  return { first, left, symbols };
+  return { first, left, symbols, used };
 }
 
 // Decodes asymmetric numeral systems with a state of 64 bits, here two numbers of 32 bits.
-export function decoded(code, { bits, width, size }) {
-  const tables = [];
-  let at = 0;
-  for (let n = 0; n < width; n += 1) {
-    const end = at + 3 + code[at + 1];
-    if (!(end <= code.length)) throw new Error("it ends within a table");
-    tables.push(intervals(code[at], code.subarray(at + 2, end), bits));
-    at = end;
-  }
-  const words = new Uint32Array(code.slice(at, code.length - ((code.length - at) % 4)).buffer);
-  let next = words.length;
-  while (next && !words[next - 1]) next -= 1;
-  let [high, low] = [0, 0];
-  for (let n = 0; n < 2 && next; n += 1) [high, low] = [low, words[next -= 1]];
-  const bytes = new Uint8Array(size);
-  for (let plane = 0; plane < width; plane += 1) {
-    const { first, left, symbols } = tables[plane];
-    let [word, filled] = [0, 0]; // the symbols follow each other bit by bit, the lowest first
-    for (let place = plane; place < size; place += width) {
-      for (; filled < 8; filled += bits) {
-        const number = low & 0xffffff;
-        let n = symbols[number >> BUCKET];
-        while (number >= left[n + 1]) n += 1;
-        word |= (first + n) << filled;
-        // The state becomes floor(state / 2^24) * (left[n + 1] - left[n]) + number - left[n].
-        const times = left[n + 1] - left[n];
-        const lower = ((high & 0xffff) * 256 + (low >>> 24)) * times + number - left[n];
-        const carry = Math.floor(lower / 2 ** 24);
-        const upper = (high >>> 16) * times + carry;
-        low = (((upper & 0xff) << 24) | (lower - carry * 2 ** 24)) >>> 0;
-        high = Math.floor(upper / 256);
-        if (!high && next) [high, low] = [low, words[next -= 1]];
-      }
-      bytes[place] = word;
-      word >>= 8;
-      filled -= 8;
+class Decoder {
+  constructor(words) {
+    this.words = words;
+    this.next = words.length;
+    while (this.next && !words[this.next - 1]) this.next -= 1;
+    [this.high, this.low] = [0, 0];
+    for (let n = 0; n < 2 && this.next; n += 1) {
+      [this.high, this.low] = [this.low, words[this.next -= 1]];
     }
   }
-  if (high || low || next) throw new Error("its code has other symbols");
+
+  symbol({ first, left, symbols }) {
+    const number = this.low & 0xffffff;
+    let n = symbols[number >> BUCKET];
+    while (number >= left[n + 1]) n += 1;
+    // The state becomes floor(state / 2^24) * (left[n + 1] - left[n]) + number - left[n].
+    const times = left[n + 1] - left[n];
+    const lower = ((this.high & 0xffff) * 256 + (this.low >>> 24)) * times + number - left[n];
+    const carry = Math.floor(lower / 2 ** 24);
+    const upper = (this.high >>> 16) * times + carry;
+    this.low = (((upper & 0xff) << 24) | (lower - carry * 2 ** 24)) >>> 0;
+    this.high = Math.floor(upper / 256);
+    if (!this.high && this.next) {
+      [this.high, this.low] = [this.low, this.words[this.next -= 1]];
+    }
+    return first + n;
+  }
+
+  end() {
+    if (this.high || this.low || this.next) throw new Error("its code has other symbols");
+  }
+}
+
+// The integers of a matrix, by the classes of its rows and columns.
+function matrixOf(tables, decoder, rows, columns) {
+  const [byRow, byColumn] = [rows, columns].map((size, n) => {
+    const places = new Map(tables[n].used.map((each) => [each, []]));
+    for (let place = 0; place < size; place += 1) {
+      const found = places.get(decoder.symbol(tables[n]));
+      if (!found) throw new Error("its code has other symbols");
+      found.push(place);
+    }
+    return [...places.values()];
+  });
+  const integers = new Uint8Array(rows * columns);
+  let n = 1;
+  for (const some of byRow) {
+    for (const others of byColumn) {
+      const table = tables[n += 1];
+      for (const row of some) {
+        for (const column of others) integers[row * columns + column] = decoder.symbol(table);
+      }
+    }
+  }
+  return integers;
+}
+
+// Of a width of 1 the bytes are integers of some bits in rows of so many columns.
+export function decoded(code, { bits, width, size, columns }) {
+  const tables = [];
+  let [at, count] = [0, width === 1 ? 2 : width];
+  for (let n = 0; n < count; n += 1) {
+    const end = at + 3 + code[at + 1];
+    if (!(end <= code.length)) throw new Error("it ends within a table");
+    tables.push(intervals(code[at], code.subarray(at + 2, end), width === 1 && n < 2 ? 8 : bits));
+    at = end;
+    if (width === 1 && n === 1) count += tables[0].used.length * tables[1].used.length;
+  }
+  const decoder = new Decoder(
+    new Uint32Array(code.slice(at, code.length - ((code.length - at) % 4)).buffer),
+  );
+  const bytes = new Uint8Array(size);
+  if (width === 1) {
+    const integers = matrixOf(tables, decoder, (size * 8) / bits / columns, columns);
+    let [word, filled, place] = [0, 0, 0]; // they follow each other bit by bit, the lowest first
+    for (const integer of integers) {
+      word |= integer << filled;
+      for (filled += bits; filled >= 8; filled -= 8, word >>= 8) bytes[place++] = word;
+    }
+  } else {
+    tables.forEach((table, plane) => {
+      for (let place = plane; place < size; place += width) bytes[place] = decoder.symbol(table);
+    });
+  }
+  decoder.end();
   return bytes;
 }
 
