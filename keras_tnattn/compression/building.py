@@ -12,8 +12,7 @@ from keras_tnattn.compression.inventory import Inventory
 from keras_tnattn.compression.plan import Plan
 from keras_tnattn.compression.replacing import replace
 from keras_tnattn.compression.rounding import (
-    BlockRounding,
-    Rounding,
+    AnyRounding,
     roundings,
     start_from_integers,
     with_integers_of,
@@ -56,7 +55,7 @@ class Assembly:
     sample: Any
 
     @property
-    def roundings(self) -> list[Rounding | BlockRounding]:
+    def roundings(self) -> list[AnyRounding]:
         """The kernels of `floating` that `small` has as integers."""
         return [rounding for path in self.quantize for rounding in roundings(*self._pair(path))]
 

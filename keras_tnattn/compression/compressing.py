@@ -464,8 +464,9 @@ def compress(
             (`keras_tnattn.compression.runtimes`). Default: whatever is best for its bytes.
         coded: Whether the bytes that count are those of the coded file that `result.save("x.tnz")`
             writes, which needs the extra `coded`. Layers then become integers with one step for a
-            whole kernel, chosen by bytes and error; `formats` are not tried, and there are no
-            `bits`. Defaults to `False`.
+            whole kernel, and tables whose ids `data` counts possibly a `LowRankEmbedding` of full
+            rank with finer steps for frequent ids, chosen by bytes and error; `formats` are not
+            tried, and there are no `bits`. Defaults to `False`.
 
     Returns:
         A `CompressionResult` with `model`, `report`, `heal`, `save` and `export`.

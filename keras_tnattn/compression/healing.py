@@ -21,7 +21,7 @@ from keras_tnattn.compression.batches import (
 )
 from keras_tnattn.compression.goals import Healing
 from keras_tnattn.compression.progress import tell
-from keras_tnattn.compression.rounding import BlockRounding, Rounding, rounded_values
+from keras_tnattn.compression.rounding import AnyRounding, rounded_values
 from keras_tnattn.typing import Tensor
 
 
@@ -31,9 +31,7 @@ class _Student(keras.Model):
     It has no dropout, as the outputs of the original that it is to reproduce have none.
     """
 
-    def __init__(
-        self, model: keras.Model, kernels: Sequence[Rounding | BlockRounding] = ()
-    ) -> None:
+    def __init__(self, model: keras.Model, kernels: Sequence[AnyRounding] = ()) -> None:
         super().__init__(name="student")  # TensorFlow refuses the default, _student
         self.model = model
         # Not by `setattr`, which would track the layers of integers.
@@ -77,7 +75,7 @@ def heal(
     dataset: Any,
     how: Healing,
     renumbered: Callable[[Any], Any],
-    kernels: Sequence[Rounding | BlockRounding] = (),
+    kernels: Sequence[AnyRounding] = (),
 ) -> list[float]:
     """Trains `model` towards the outputs of `teacher`, both as at inference, without dropout.
 

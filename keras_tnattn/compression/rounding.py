@@ -17,9 +17,11 @@ from keras_tnattn.storage import (
     AdaptiveEmbedding,
     LowRankDense,
     LowRankEinsumDense,
+    LowRankEmbedding,
     even_levels,
     integer_groups,
 )
+from keras_tnattn.storage.base_embedding import PackedMatrix
 from keras_tnattn.storage.integer_kernels import IntegerKernels
 from keras_tnattn.storage.layer_chain import LayerChain
 from keras_tnattn.storage.recurrent import cells_of
@@ -92,16 +94,43 @@ class BlockRounding:
         return even_levels.round_to_rows(block, parts, self._bits)
 
 
-def roundings(
-    floating: keras.layers.Layer, quantized: keras.layers.Layer
-) -> list[Rounding | BlockRounding]:
+@dataclasses.dataclass(frozen=True)
+class FactorRounding:
+    """A factor of a table as floats, and the packed matrix whose integers it becomes."""
+
+    variable: keras.Variable
+    packed: PackedMatrix
+
+    def restored_floats(self) -> Tensor:
+        """Returns what the integers stand for."""
+        return self.packed.rows()
+
+    def rounded_floats(self, factor: Tensor) -> Tensor:
+        """Rounds floats as the integers are; the gradient passes as if they were not rounded."""
+        factor = ops.cast(factor, "float32")
+        return factor + ops.stop_gradient(self.packed.rounded(factor)[1] - factor)
+
+    def assign(self, factor: Tensor) -> None:
+        """Sets the integers to those of floats; the scales stay."""
+        numbers = ops.convert_to_numpy(self.packed.rounded(factor)[0])
+        packed = integer_groups.pack(numbers.T, self.packed.bits).T
+        self.packed.weights[0].assign(packed)
+
+
+AnyRounding = Rounding | BlockRounding | FactorRounding
+
+
+def roundings(floating: keras.layers.Layer, quantized: keras.layers.Layer) -> list[AnyRounding]:
     """Returns the kernels of a layer that its quantized copy has as integers."""
-    found: list[Rounding | BlockRounding] = []
+    found: list[AnyRounding] = []
     for part, copy in zip(_parts(floating), _parts(quantized), strict=False):
         if isinstance(copy, IntegerKernels):
             found += [Rounding(getattr(part, name), copy, name) for name in copy.kernel_names]
         elif isinstance(copy, AdaptiveEmbedding) and copy.block_bits is not None:
             found += [BlockRounding(block, copy, k) for k, block in enumerate(part.blocks)]
+        elif isinstance(copy, LowRankEmbedding) and copy.bits is not None:
+            found.append(FactorRounding(part.coordinates, copy.packed))
+            found.append(FactorRounding(part.basis, copy.packed_basis))
     return found
 
 
@@ -115,14 +144,14 @@ def _parts(layer: keras.layers.Layer) -> Sequence[keras.layers.Layer]:
     return [layer]
 
 
-def start_from_integers(kernels: Sequence[Rounding | BlockRounding]) -> None:
+def start_from_integers(kernels: Sequence[AnyRounding]) -> None:
     """Sets the floats to what the integers stand for."""
     for kernel in kernels:
         kernel.variable.assign(kernel.restored_floats())
 
 
 def rounded_values(
-    model: keras.Model, kernels: Sequence[Rounding | BlockRounding]
+    model: keras.Model, kernels: Sequence[AnyRounding]
 ) -> list[tuple[keras.Variable, Tensor]]:
     """Returns the values of all variables of a model, those of the kernels rounded.
 

@@ -36,7 +36,7 @@ _ROWS = 16
 _RANK_SHARE = 0.375
 # The response is used only if it cuts the change of the outputs to this share.
 _USEFUL_SHARE = 0.8
-# How many candidates for a table take its place.
+# How many candidates of a format for a table take its place.
 _TABLES = 6
 # Added to each probability before its logarithm is taken.
 _SMALLEST = 1e-7
@@ -110,35 +110,38 @@ def measure_tables(
     sensitivity: float,
     candidates: Sequence[Candidate],
 ) -> list[Candidate]:
-    """Returns the candidates for a table, with costs that tell how they change the outputs.
+    """Returns the candidates for a table, largest first, with costs that tell what they change.
 
     Noise tells too little of tables: their errors are large, and rounding makes rows shorter. Some
-    candidates take the place of the table for a run on the batch; the others lie between them.
+    candidates of each format take the place of the table for a run on the batch; the others lie
+    between them.
     """
     known = outputs_of(model, batch)
-    run = Runner(model, runs=_TABLES)
+    run = Runner(model, runs=2 * _TABLES)
     change, size = _change_of_outputs(functools.partial(run, batch), known)
     smaller = sorted((c for c in candidates if c.error > 0), key=lambda c: c.error)
     if len(smaller) < 2 or not size > 0:
         return list(candidates)
-    places = np.linspace(0, len(smaller) - 1, min(_TABLES, len(smaller))).astype(int)
-    ids, weights, errors, costs = np.arange(layer.input_dim), layer.get_weights(), [], []
-    for candidate in (smaller[place] for place in places):
+    ids, weights = np.arange(layer.input_dim), layer.get_weights()
+
+    def cost_of(candidate: Candidate) -> float:
         table = ops.convert_to_numpy(candidate.finish(candidate.make())(ids))
         layer.set_weights([table, *weights[1:]])
         try:
-            costs.append(np.linalg.norm(change()) / (size * sensitivity))
+            return float(np.linalg.norm(change()) / (size * sensitivity))
         finally:
             layer.set_weights(weights)
-        errors.append(candidate.error)
 
-    def with_cost(candidate: Candidate) -> Candidate:
-        if candidate.error <= 0:
-            return candidate
-        cost = float(np.interp(candidate.error, errors, costs))
-        return dataclasses.replace(candidate, weighted_error=cost)
-
-    return [with_cost(candidate) for candidate in candidates]
+    measured = [candidate for candidate in candidates if candidate.error <= 0]
+    for name in dict.fromkeys(candidate.format for candidate in smaller):
+        group = [candidate for candidate in smaller if candidate.format == name]
+        places = np.linspace(0, len(group) - 1, min(_TABLES, len(group))).astype(int)
+        some = [group[place] for place in places]
+        known_errors, costs = [c.error for c in some], [cost_of(c) for c in some]
+        for candidate in group:
+            cost = float(np.interp(candidate.error, known_errors, costs))
+            measured.append(dataclasses.replace(candidate, weighted_error=cost))
+    return sorted(measured, key=lambda c: (-c.bytes, c.error))
 
 
 def _errors(

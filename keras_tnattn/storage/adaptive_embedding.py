@@ -11,12 +11,12 @@ from keras import ops
 from keras_tnattn.checks import check_int
 from keras_tnattn.initializers import kernel_variance
 from keras_tnattn.storage import even_levels, integer_groups
-from keras_tnattn.storage.base_embedding import BaseFactoredEmbedding, PackedMatrix
+from keras_tnattn.storage.base_embedding import BASIS_BITS, BaseFactoredEmbedding, PackedMatrix
 from keras_tnattn.storage.stand_ins import StoredMatrix, stand_in
 from keras_tnattn.typing import Shape, Tensor
 
-# Features that share a scale in a basis of integers, and their bits.
-_GROUP, _BASIS_BITS = 64, 8
+# Features that share a scale in a basis of integers.
+_GROUP = 64
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
@@ -164,7 +164,7 @@ class AdaptiveEmbedding(BaseFactoredEmbedding):
             scales, largest = zeros((rows, 1), f"scales_{k}"), zeros((), f"largest_{k}", "float32")
             self.packed_blocks.append((integers, scales, largest))
         shape = (max(self.block_ranks), self.output_dim)
-        self.packed_basis = PackedMatrix(self, "basis", shape, _BASIS_BITS, _GROUP)
+        self.packed_basis = PackedMatrix(self, "basis", shape, BASIS_BITS, _GROUP)
 
     def stored_matrices(self) -> dict[str, StoredMatrix]:
         """Returns the coordinates and the basis as integers, for which tensors can stand."""
@@ -300,12 +300,12 @@ class AdaptiveEmbedding(BaseFactoredEmbedding):
 
 def basis_bytes(rank: int, columns: int) -> int:
     """Returns the bytes of a basis beside integers."""
-    return integer_groups.stored_bytes((rank, columns), _BASIS_BITS, _GROUP, axis=1)
+    return integer_groups.stored_bytes((rank, columns), BASIS_BITS, _GROUP, axis=1)
 
 
 def restored_basis(basis: np.ndarray) -> np.ndarray:
     """Returns what a basis is beside integers."""
-    return integer_groups.rounded_matrix(basis, _BASIS_BITS, _GROUP, axis=1)
+    return integer_groups.rounded_matrix(basis, BASIS_BITS, _GROUP, axis=1)
 
 
 def position_bytes(input_dim: int) -> int:

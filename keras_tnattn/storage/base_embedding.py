@@ -13,6 +13,7 @@ from keras_tnattn.storage.integer_kernels import PARTS
 from keras_tnattn.storage.stand_ins import StoredMatrix
 from keras_tnattn.typing import Constraint, Initializer, Regularizer, Shape, Tensor
 
+BASIS_BITS = 8  # of a basis beside integers
 Embedding = TypeVar("Embedding", bound="BaseFactoredEmbedding")
 
 
@@ -140,11 +141,25 @@ class PackedMatrix:
             for part in PARTS
         ]
 
-    def assign(self, matrix: np.ndarray) -> None:
-        """Quantizes a matrix of floats."""
-        groups = integer_groups.quantize_groups(matrix, self.bits, self.group_size, axis=1)
+    def assign(self, matrix: np.ndarray, steps: np.ndarray | None = None) -> None:
+        """Quantizes a matrix of floats.
+
+        Args:
+            matrix: The matrix.
+            steps: The step of each row, if a row is a group. Default: those of small errors.
+        """
+        if steps is None:
+            groups = integer_groups.quantize_groups(matrix, self.bits, self.group_size, axis=1)
+        else:
+            groups = integer_groups.quantize_in_steps(matrix, steps, self.bits)
         for weight, part in zip(self.weights, groups, strict=True):
             weight.assign(part)
+
+    def rounded(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the integers of a matrix with the present steps, and what they stand for."""
+        return integer_groups.round_to_groups(
+            matrix, self.weights, self.bits, self.group_size, axis=1
+        )
 
     def rows(self, ids: Tensor | None = None) -> Tensor:
         """Returns rows in float32. Default: all."""

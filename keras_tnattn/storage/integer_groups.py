@@ -218,6 +218,25 @@ def _quantized_parts(
     return largest, map(quantized, parts)
 
 
+def quantize_in_steps(matrix: np.ndarray, steps: np.ndarray, bits: int) -> IntegerGroups:
+    """Quantizes each row of a matrix with a step of its own; a row is a group.
+
+    Args:
+        matrix: Float array `(rows, columns)`.
+        steps: Positive array `(rows,)`, rounded to powers of `2^(1/16)` of the largest one. What
+            `bits` do not hold is clipped.
+        bits: 2, 3, 4, 6 or 8.
+
+    Returns:
+        The packed arrays, of `axis=1`.
+    """
+    largest, zero = np.float32(steps.max()), 2 ** (bits - 1)
+    codes = np.clip(np.rint(_STEPS * np.log2(largest / steps)), 0, 255).astype("uint8")[:, None]
+    numbers = _rounded_integers(matrix, _scales(codes, largest), np.int64(zero), bits, 0)
+    zeros = pack(np.full((1, len(matrix)), zero), bits).T
+    return IntegerGroups(pack(numbers.T, bits).T, codes, zeros, largest)
+
+
 def bits_of_step(matrix: np.ndarray, step: float) -> int | None:
     """Returns the fewest bits that hold a matrix in steps, or `None` if 8 do not.
 

@@ -11,6 +11,7 @@ from keras_tnattn.checks import check_int
 from keras_tnattn.initializers import kernel_variance
 from keras_tnattn.storage import low_rank
 from keras_tnattn.storage.base_embedding import (
+    BASIS_BITS,
     BaseFactoredEmbedding,
     PackedMatrix,
     checked_row_weights,
@@ -34,8 +35,9 @@ class LowRankEmbedding(BaseFactoredEmbedding):
         output_dim: Size `D` of a row.
         rank: Rank `r` of the table.
         mask_zero: Whether id 0 is padding and masked. Defaults to `False`.
-        bits: 2, 3, 4, 6 or 8 to store `A` as integers, with one scale per id. Such a layer is
-            created by `quantized` and trains only `B`. Defaults to `None`.
+        bits: 2, 3, 4, 6 or 8 to store `A` as integers, and `B` as integers of 8 bits, with one
+            scale per row. Such a layer is created by `quantized` and cannot be trained. Defaults to
+            `None`.
         embeddings_initializer: A Keras initializer; the table gets its variance, but not its
             distribution. Defaults to `"uniform"`.
         embeddings_regularizer: Regularizer applied to `A` and to `B`.
@@ -89,20 +91,31 @@ class LowRankEmbedding(BaseFactoredEmbedding):
                 name="coordinates",
                 **options,
             )
+            self.basis = self.add_weight(
+                (self.rank, self.output_dim),
+                keras.initializers.RandomNormal(stddev=self.rank**-0.5, seed=seeds[1]),
+                name="basis",
+                **options,
+            )
         else:
             shape = (self.input_dim, self.rank)
             self.packed = PackedMatrix(self, "coordinates", shape, self.bits)
-        self.basis = self.add_weight(
-            (self.rank, self.output_dim),
-            keras.initializers.RandomNormal(stddev=self.rank**-0.5, seed=seeds[1]),
-            name="basis",
-            **options,
-        )
+            shape = (self.rank, self.output_dim)
+            self.packed_basis = PackedMatrix(self, "basis", shape, BASIS_BITS)
         self.built = True
 
     def stored_matrices(self) -> dict[str, StoredMatrix]:
-        """Returns the coordinates as integers, for which a tensor can stand."""
-        return {} if self.bits is None else {"coordinates": self.packed.stored_matrix()}
+        """Returns the coordinates and the basis as integers, for which tensors can stand."""
+        if self.bits is None:
+            return {}
+        parts = {"coordinates": self.packed, "basis": self.packed_basis}
+        return {name: packed.stored_matrix() for name, packed in parts.items()}
+
+    def _float_basis(self) -> Tensor:
+        basis = stand_in(self, "basis")
+        if basis is None:
+            basis = self.basis if self.bits is None else self.packed_basis.rows()
+        return ops.cast(basis, self.compute_dtype)
 
     def _rows(self, ids: Tensor | None = None) -> Tensor:
         """Returns the coordinates of ids. Default: of all ids."""
@@ -116,11 +129,10 @@ class LowRankEmbedding(BaseFactoredEmbedding):
         return ops.cast(rows, self.compute_dtype)
 
     def _lookup(self, ids: Tensor) -> Tensor:
-        return ops.matmul(self._rows(ids), ops.cast(self.basis, self.compute_dtype))
+        return ops.matmul(self._rows(ids), self._float_basis())
 
     def _logits(self, features: Tensor) -> Tensor:
-        basis = ops.cast(self.basis, self.compute_dtype)
-        coordinates = ops.matmul(features, ops.transpose(basis))
+        coordinates = ops.matmul(features, ops.transpose(self._float_basis()))
         return ops.matmul(coordinates, ops.transpose(self._rows()))
 
     @classmethod
@@ -172,13 +184,24 @@ class LowRankEmbedding(BaseFactoredEmbedding):
         new.relative_error = float(errors[rank])
         return new
 
-    def quantized(self, bits: int) -> "LowRankEmbedding":
-        """Returns a layer whose coordinates are integers, with one scale per id."""
+    def quantized(
+        self, bits: int, steps: tuple[np.ndarray, np.ndarray] | None = None
+    ) -> "LowRankEmbedding":
+        """Returns a layer of integers.
+
+        Args:
+            bits: The bits of the coordinates.
+            steps: The steps of the rows of `A`, `(V,)`, and of those of `B`, `(r,)`. Default: those
+                of small errors.
+        """
         new = self._unfilled_copy("bits", bits)
-        new.assign_factors(*(ops.convert_to_numpy(w) for w in (self.coordinates, self.basis)))
+        left, right = (ops.convert_to_numpy(w) for w in (self.coordinates, self.basis))
+        of_ids, of_basis = (None, None) if steps is None else steps
+        new.packed.assign(left, of_ids)
+        new.packed_basis.assign(right, of_basis)
         return new
 
     def assign_factors(self, left: np.ndarray, right: np.ndarray) -> None:
-        """Sets `A` and `B` from float arrays, and quantizes `A` if the layer has `bits`."""
+        """Sets `A` and `B` of a layer of floats."""
+        self.coordinates.assign(left)
         self.basis.assign(right)
-        (self.coordinates if self.bits is None else self.packed).assign(left)

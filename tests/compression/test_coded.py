@@ -10,6 +10,7 @@ from keras_tnattn import compress
 from keras_tnattn.coding import arrays, load_model
 from keras_tnattn.compression import plan
 from keras_tnattn.compression.calibration import Statistics
+from keras_tnattn.compression.errors import row_weights, table_error
 from keras_tnattn.compression.formats import coded, dense
 from keras_tnattn.compression.sensitivity import measure_tables
 
@@ -61,6 +62,33 @@ def test_a_kernel_takes_fewer_bytes_than_in_groups_of_the_same_error():
         assert np.interp(np.log(error), *by_error) < 0.97 * size
 
 
+def test_tables_in_principal_axes_have_the_bytes_and_the_error_of_their_layers():
+    table = layers.Embedding(3000, 24)
+    table.build()
+    mixed = RNG.normal(size=(3000, 24)) * 0.8 ** np.arange(24) @ RNG.normal(size=(24, 24))
+    table.set_weights([mixed + 1])
+    counts = np.floor(1e5 / np.arange(1, 3001) ** 1.5)
+    statistics = Statistics(counts=counts)
+    weights, rows = row_weights(table, statistics), to_numpy(table.embeddings).astype("float64")
+    found = coded.candidates(table, statistics, None)
+    by_format = {name: [] for name in ("dense", "low_rank")}
+    for candidate in found:
+        new = candidate.finish(candidate.make())
+        error = table_error(rows, to_numpy(new(np.arange(3000))).astype("float64"), weights)
+        size = sum(len(arrays.encode(to_numpy(weight))[1]) for weight in new.weights)
+        by_format[candidate.format].append((size, error))
+        if candidate.format == "low_rank":
+            assert candidate.error == pytest.approx(error, rel=0.05)
+            assert candidate.bytes == pytest.approx(size, rel=0.03, abs=700)
+            steps = to_numpy(new.packed.stored_matrix().scales)[:, 0]
+            assert steps[100] < steps[2500] == steps[-1]
+    sizes, errors = np.log(np.array(sorted(by_format["low_rank"]))).T
+    for size, error in by_format["dense"]:
+        if sizes[0] < np.log(size) < sizes[-1]:
+            assert np.exp(np.interp(np.log(size), sizes, errors)) < 0.6 * error
+    assert coded.candidates(table, Statistics(), None)[-1].format == "dense"
+
+
 def network():
     x = inputs = keras.Input((6,), dtype="int32")
     x = layers.LSTM(24)(layers.Embedding(300, 16)(x))
@@ -108,8 +136,11 @@ def test_tables_cost_what_they_change_the_outputs(monkeypatch):
         changed = to_numpy(model.layers[-1](layers.Flatten()(near))).astype("float64")
         change = np.linalg.norm(changed - known) / np.linalg.norm(known)
         assert candidate.cost == pytest.approx(change / 0.5, rel=1e-4)
-    costs = [c.cost for c in sorted(measured, key=lambda c: c.error)]
-    assert costs == sorted(costs)
+    for name in ("dense", "low_rank"):
+        group = sorted((c for c in measured if c.format == name), key=lambda c: c.error)
+        costs = [c.cost for c in group]
+        assert len(costs) > 10
+        assert costs == sorted(costs)
     used = []
     monkeypatch.setattr(plan, "measure_tables", lambda *given: used.append(given) or given[-1])
     compress(model, 2.0, data=ids, coded=True, verbose=0)

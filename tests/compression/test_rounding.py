@@ -10,7 +10,7 @@ from slow_cases import slow_but
 
 from keras_tnattn import compress
 from keras_tnattn.compression.rounding import roundings, start_from_integers
-from keras_tnattn.storage import AdaptiveEmbedding
+from keras_tnattn.storage import AdaptiveEmbedding, LowRankEmbedding
 from keras_tnattn.storage.quantized import quantized_layer
 
 RNG = np.random.default_rng(0)
@@ -117,12 +117,18 @@ def test_blocks_of_rows_are_trained_as_integers(tmp_path):
     saved_and_loaded(result.model, ids, tmp_path)
 
 
-def test_the_rounding_of_a_block_is_that_of_its_integers():
-    layer = AdaptiveEmbedding(20, 6, (8, 12), (6, 2))
+@pytest.mark.parametrize(
+    ("layer", "bits", "shapes"),
+    [
+        (AdaptiveEmbedding(20, 6, (8, 12), (6, 2)), (3, 2), [(8, 6), (12, 2)]),
+        (LowRankEmbedding(20, 6, rank=5), 4, [(20, 5), (5, 6)]),
+    ],
+)
+def test_the_rounding_of_a_table_is_that_of_its_integers(layer, bits, shapes):
     layer.build()
-    small = layer.quantized((3, 2))
+    small = layer.quantized(bits)
     kernels = roundings(layer, small)
-    assert [kernel.variable.shape for kernel in kernels] == [(8, 6), (12, 2)]
+    assert [kernel.variable.shape for kernel in kernels] == shapes
     for kernel in kernels:
         block = to_numpy(kernel.variable)
         rounded = to_numpy(kernel.rounded_floats(ops.convert_to_tensor(block)))

@@ -79,7 +79,7 @@ def test_a_tensor_stands_for_each_matrix(name):
     doubled = {key: keras.ops.convert_to_tensor(2 * x) for key, x in values.items()}
     with standing_in(doubled):
         for result, array in zip(outputs(), expected, strict=True):
-            factor = 4 if name == "blocks of rows" else 2  # coordinates and their basis
+            factor = 4 if "basis" in matrices else 2
             np.testing.assert_allclose(result, factor * array, rtol=1e-5, atol=1e-6)
 
 

@@ -1,7 +1,12 @@
-"""The layer itself, with one step for each kernel or table, for a file whose integers are coded.
+"""Integers with few different steps, for a file whose integers are coded.
 
 Groups with scales of their own make all integers about as frequent, and an entropy coder then gains
-little. One step for a whole matrix gives the same error in fewer coded bytes.
+little. One step for a whole kernel gives the same error in fewer coded bytes.
+
+Of a table whose ids were counted, the error is least for its bytes if each number adds the same to
+it: a row of weight `w` then has a step in proportion to `w^(-1/2)`. Coordinates along the principal
+axes take fewer bytes than the rows themselves, as most of them are small. A row of the basis has
+the weight of its coordinates, the sum of their weighted squares.
 """
 
 import dataclasses
@@ -10,18 +15,25 @@ import functools
 import keras
 import numpy as np
 
-from keras_tnattn.coding import entropy_bytes
+from keras_tnattn.coding import coded_bytes
 from keras_tnattn.compression.calibration import Statistics
 from keras_tnattn.compression.candidates import Candidate, byte_count, copy_layer, dense_flops
-from keras_tnattn.compression.errors import row_weights
+from keras_tnattn.compression.errors import TableErrors, row_weights
 from keras_tnattn.compression.formats import dense
-from keras_tnattn.compression.kinds import is_table
-from keras_tnattn.storage import integer_groups
+from keras_tnattn.compression.kinds import is_plain_table, is_table
+from keras_tnattn.storage import LowRankEmbedding, integer_groups
+from keras_tnattn.storage.base_embedding import embedding_options
 from keras_tnattn.storage.quantized import quantized_kind
 from keras_tnattn.storage.recurrent import cells_of
 
 # The steps that are tried, as shares of the root of the mean square of a kernel.
 _STEPS = tuple(2 ** (k / 3) for k in range(-9, 6))
+# The weight of an id that never occurred is at least this share of the mean.
+_UNSEEN_WEIGHT = 0.25
+# Steps of rows from a power of 2 to the next one; few different ones take few bytes.
+_STEP_CLASSES = 2
+# The bits of a table in principal axes, and the most rows that tell its bytes.
+_BITS, _ROWS = 8, 4096
 # About the bytes of a kernel in the index of a file.
 _ENTRY = 50
 
@@ -75,7 +87,70 @@ def candidates(
                 weighted_error=weighted,
             )
         )
+    return [*found, *(_table_candidates(layer, statistics) if is_table(layer) else [])]
+
+
+def _table_candidates(layer: keras.layers.Embedding, statistics: Statistics) -> list[Candidate]:
+    """Returns the table in principal axes, with steps by how often ids occurred."""
+    if statistics.counts is None or not is_plain_table(layer):
+        return []
+    errors = TableErrors(layer, statistics)
+    coordinates, basis = errors.factors.coordinates, errors.factors.basis.astype("float32")
+    weights = errors.weights + _UNSEEN_WEIGHT * errors.weights.mean()
+    size = np.sqrt(np.square(coordinates, dtype="float64").mean()) or 1.0
+    some = np.linspace(0, len(coordinates) - 1, min(len(coordinates), _ROWS)).astype(int)
+    inverse = np.linalg.pinv(basis)
+
+    def make() -> LowRankEmbedding:
+        rows, columns = layer.input_dim, layer.output_dim
+        new = LowRankEmbedding(rows, columns, len(basis), **embedding_options(layer))
+        new.build()
+        new.assign_factors(coordinates, basis)
+        return new
+
+    found = []
+    for step in _STEPS:
+        price = step * size * np.exp(np.log(weights).mean() / 2)
+        steps = _steps(coordinates, weights, price), _steps(basis, errors.factors.squares, price)
+        parts = (coordinates[some], steps[0][some]), (basis, steps[1])
+        coded = sum(
+            coded_bytes(_integers(rows, own), whole.size) + _ENTRY
+            for (rows, own), whole in zip(parts, (coordinates, basis), strict=True)
+        )
+        classes = np.rint(_STEP_CLASSES * np.log2(steps[0].max() / steps[0]))
+        coded += coded_bytes(classes.astype("uint8")[None], len(classes)) + _ENTRY
+        near = _rounded(errors.coordinates, steps[0][errors.rows]) @ _rounded(basis, steps[1])
+        error, weighted = errors.of(near @ inverse)
+        found.append(
+            Candidate(
+                "low_rank",
+                (len(basis), round(100 * step)),
+                _BITS,
+                coded,
+                error,
+                2 * basis.size,
+                make,
+                functools.partial(LowRankEmbedding.quantized, bits=_BITS, steps=steps),
+                weighted_error=weighted,
+            )
+        )
     return found
+
+
+def _steps(matrix: np.ndarray, weights: np.ndarray, price: float) -> np.ndarray:
+    """Returns steps for rows of some weights, so that integers of 8 bits hold them."""
+    wanted = -np.log2(weights + 1e-12 * weights.max()) / 2
+    least = np.log2(np.abs(matrix).max(axis=1) / (2 ** (_BITS - 1) - 1) / price + 1e-30)
+    levels = np.maximum(np.rint(_STEP_CLASSES * wanted), np.ceil(_STEP_CLASSES * least))
+    return price * 2.0 ** (levels / _STEP_CLASSES)
+
+
+def _rounded(matrix: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    return np.rint(matrix / steps[:, None]) * steps[:, None]
+
+
+def _integers(matrix: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    return (np.rint(matrix / steps[:, None]) + 2 ** (_BITS - 1)).astype("uint8")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +172,7 @@ def _round(
     share /= np.linalg.norm(sample) / np.sqrt(sample.size) or 1.0
     groups = integer_groups.quantize_groups(sample, bits, size, moment=moment, step=float(share))
     symbols = integer_groups.unpacked_integers(groups.integers, bits)[:size]
-    coded = entropy_bytes(symbols) * kernel.matrix.size // sample.size
+    coded = coded_bytes(symbols, kernel.matrix.size)
     return _Rounded(
         sample, integer_groups.restored_matrix(groups, size, bits, size), coded + _ENTRY
     )

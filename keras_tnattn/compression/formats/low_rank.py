@@ -29,7 +29,7 @@ from keras_tnattn.storage import (
     integer_groups,
     low_rank,
 )
-from keras_tnattn.storage.base_embedding import embedding_options
+from keras_tnattn.storage.base_embedding import BASIS_BITS, embedding_options
 from keras_tnattn.storage.layer_chain import LayerChain
 from keras_tnattn.storage.low_rank_einsum_dense import kernel_matrix, split_equation
 from keras_tnattn.storage.quantized import quantized_layer
@@ -136,16 +136,18 @@ def _table_candidates(
         return new
 
     def candidate(rank: int) -> Candidate:
-        approximation, size = errors.coordinates[:, :rank], number * layer.input_dim * rank
+        approximation, columns = errors.coordinates[:, :rank], basis.shape[1]
         rotation = rotation_of(rank)
         if rotation is not None and bits is not None:
             rotated_rows = approximation @ rotation
             rounded = integer_groups.rounded_matrix(rotated_rows, bits, rank, axis=1)
             approximation = rounded @ rotation.T
             size = integer_groups.stored_bytes((layer.input_dim, rank), bits, rank, axis=1)
+            size += integer_groups.stored_bytes((rank, columns), BASIS_BITS, columns, axis=1)
+        else:
+            size = number * rank * (layer.input_dim + columns)
         error, weighted = errors.of(approximation)
-        size += number * rank * basis.shape[1]
-        flops = 2 * rank * basis.shape[1]
+        flops = 2 * rank * columns
         return Candidate(
             "low_rank",
             (rank,),
