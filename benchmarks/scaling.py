@@ -55,7 +55,7 @@ def train(given):
         def __getitem__(self, index):
             return self.batch
 
-        def filled(self, batch, multiple):
+        def fill(self, batch, multiple):
             return batch
 
     class Clock(keras.callbacks.Callback):

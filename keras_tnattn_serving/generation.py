@@ -102,7 +102,7 @@ class Generation:
         name, version = request.path_params["name"], request.path_params.get("version")
         number = version_number(name, version)
         self._inference.admit(name, number)
-        record, parsed = await self._inference.parsed(request)
+        record, parsed = await self._inference.parse(request)
         prompt, options = _prompt_and_options(parsed, self._settings.max_text)
         with self._inference.repository.use(name, number) as used:
             record |= {"model": name, "version": used.number}
@@ -167,15 +167,15 @@ class _Queue:
         try:
             end = time.monotonic() + self._settings.deadline_s
             try:
-                texts = await self._computed(begin, gone, end)
+                texts = await self._compute(begin, gone, end)
             except ValueError as error:
                 raise RequestError(400, str(error)) from error
-            while (text := await self._computed(lambda: next(texts, None), gone, end)) is not None:
+            while (text := await self._compute(lambda: next(texts, None), gone, end)) is not None:
                 yield text
         finally:
             self._running -= 1
 
-    async def _computed(
+    async def _compute(
         self, function: Callable[[], _T], gone: Callable[[], bool] | None, end: float
     ) -> _T:
         """Calls a function in a thread."""

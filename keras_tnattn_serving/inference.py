@@ -84,17 +84,17 @@ class Inference:
             )
         batcher.check_room()
 
-    async def parsed(self, request: Request) -> tuple[dict[str, Any], dict[str, Any]]:
+    async def parse(self, request: Request) -> tuple[dict[str, Any], dict[str, Any]]:
         """Returns a request's entry in the access log, and its body as a JSON object."""
         record = request.scope["record"]
         body = await read_body(request, self.settings.max_body, self.settings.deadline_s)
         request.scope["long"] = len(body) > _SHORT_BODY
-        parsed = await self.converted(request, parse_object, body)
+        parsed = await self.convert(request, parse_object, body)
         if self.monitoring.log_texts:
             record["body"] = parsed
         return record, parsed
 
-    async def converted(
+    async def convert(
         self, request: Request, function: Callable[..., _T], *arguments: object
     ) -> _T:
         """Calls a function on what a request has sent, in a thread if the request is long."""
@@ -205,7 +205,7 @@ class Inference:
             RequestError: With 503 if it is still loading at the deadline, 500 if it cannot be
                 loaded.
         """
-        seconds, missing = self.settings.deadline_s, signature.missing()
+        seconds, missing = self.settings.deadline_s, signature.model_to_load()
         if missing is None:
             return seconds
         began = time.monotonic()

@@ -86,14 +86,14 @@ def inference_routes(inference: Inference) -> list[Route]:
                 "supported. Give binary_data=False to set_data_from_numpy and "
                 "InferRequestedOutput of tritonclient",
             )
-        record, parsed = await inference.parsed(request)
+        record, parsed = await inference.parse(request)
         with inference.repository.use(name, number) as used:
             record |= {"model": name, "version": used.number}
             parameters = parsed.get("parameters", {})
             if type(parameters) is not dict:
                 raise RequestError(400, "Expected parameters to be an object")
             signature = inference.signature(used, parameters.get("signature_name", ""))
-            arrays = await inference.converted(request, _inputs, signature, parsed.get("inputs"))
+            arrays = await inference.convert(request, _inputs, signature, parsed.get("inputs"))
             requested = _requested_outputs(signature, parsed.get("outputs"))
             outputs = await inference.run(request, used, signature, arrays, requested)
         head: dict[str, Any] = {"model_name": name, "model_version": str(used.number)}

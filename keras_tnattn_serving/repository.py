@@ -80,7 +80,7 @@ class Version:
         return self.batcher.ages() if self.batcher else []
 
     @property
-    def failed(self) -> bool:
+    def has_failed(self) -> bool:
         """Whether it could not be loaded."""
         return self.error_code != "OK"
 
@@ -152,7 +152,7 @@ class Repository:
         if number in coming or (number is None and coming) or not self._looked:
             raise errors.loading(name)
         error = errors.not_found(name, number)
-        if any(v.failed for n, v in versions.items() if number in (None, n)):
+        if any(v.has_failed for n, v in versions.items() if number in (None, n)):
             error.message += f". It could not be loaded; GET /v1/models/{name} says why"
         raise error
 
@@ -201,7 +201,7 @@ class Repository:
                     version.state = State.AVAILABLE
                 changed = version is not None and version.files != files
                 if version is None or (
-                    version.state is State.END and (not version.failed or changed)
+                    version.state is State.END and (not version.has_failed or changed)
                 ):
                     version = versions[number] = Version(number, path, files)
                 elif changed and version.state is State.AVAILABLE:

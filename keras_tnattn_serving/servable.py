@@ -28,7 +28,7 @@ class LazyModel:
         self._path, self._lock = path, threading.Lock()
         self._loading: Future[SavedModel] | None = None
 
-    def loading(self) -> "Future[SavedModel]":
+    def start_loading(self) -> "Future[SavedModel]":
         """Returns the model as a future; the first call starts to load it."""
         with self._lock:
             if self._loading is None:
@@ -70,11 +70,11 @@ class Signature:
         self.batches = all(shape and shape[0] is None for shape in shapes)
         self._hints = {name: hints.get(name) for name in self.inputs}
 
-    def missing(self) -> "Future[SavedModel] | None":
+    def model_to_load(self) -> "Future[SavedModel] | None":
         """Returns what has to be loaded before the signature can be called, or `None`."""
         if self._compute is not None:
             return None
-        loading = self._model.loading()
+        loading = self._model.start_loading()
         return None if loading.done() and not loading.exception() else loading
 
     @property
@@ -109,7 +109,7 @@ class Signature:
         """Computes the outputs of one batch."""
         if self._compute is not None:
             return self._compute(arrays)
-        return self._model.loading().result()(self.name, arrays)
+        return self._model.start_loading().result()(self.name, arrays)
 
     def examples(self, rows: int) -> dict[str, np.ndarray]:
         """Returns example inputs to warm the function up with."""
@@ -147,7 +147,7 @@ class Servable:
         metadata = None if self.engine == "tensorflow" else described_signatures(path)
         if self.engine == "tensorflow" and not (path / "saved_model.pb").exists():
             raise ValueError(_without_saved_model(path))
-        self.metadata = model.loading().result().metadata if metadata is None else metadata
+        self.metadata = model.start_loading().result().metadata if metadata is None else metadata
         hints = self.card.get("inputs")
         self.signatures = {
             name: Signature(

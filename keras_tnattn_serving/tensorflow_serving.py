@@ -66,7 +66,7 @@ def routes(inference: Inference) -> APIRouter:
         return _status(versions)
 
     @router.api_route("/v1/{path:path}", methods=["GET", "POST", "PUT", "DELETE", "PATCH"])
-    async def malformed(request: Request, path: str) -> None:
+    async def refuse_malformed(request: Request, path: str) -> None:
         raise RequestError(400, f"Malformed request: {request.method} /v1/{path}")
 
     return router
@@ -79,11 +79,11 @@ def inference_routes(inference: Inference) -> list[Route]:
         name, version = request.path_params["name"], request.path_params.get("version")
         number = _number(version)
         inference.admit(name, number)
-        record, parsed = await inference.parsed(request)
+        record, parsed = await inference.parse(request)
         with inference.repository.use(name, number) as used:
             record |= {"model": name, "version": used.number}
             signature = inference.signature(used, parsed.get("signature_name", ""))
-            by_rows, arrays = await inference.converted(request, _inputs, signature, parsed)
+            by_rows, arrays = await inference.convert(request, _inputs, signature, parsed)
             outputs = await inference.run(request, used, signature, arrays)
         if by_rows:
             _check_rows(outputs)

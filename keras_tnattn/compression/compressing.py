@@ -152,7 +152,7 @@ class CompressionResult:
                     self._original.model,
                     dataset,
                     how,
-                    self.renumbered,
+                    self.renumber,
                     self._assembly.roundings,
                 )
             healed = self._assembly.quantized_again()
@@ -219,7 +219,7 @@ class CompressionResult:
         """Returns the error of a model's outputs on the data, and the number of rows."""
         if self._data is None:
             return None, 0
-        return self._comparison.error_of(model, self._data.every(), self.renumbered)
+        return self._comparison.error_of(model, self._data.every(), self.renumber)
 
     def save(self, path: str | os.PathLike, overwrite: bool = False) -> int:
         """Writes the small model as a `.keras` or `.tnz` file, and prints its bytes.
@@ -280,9 +280,9 @@ class CompressionResult:
         from keras_tnattn.export.formats import write_file
 
         batches = [] if self._data is None else some_batches(self._data.batches)
-        data = [self.renumbered(batch) for batch in batches]
+        data = [self.renumber(batch) for batch in batches]
         if example is None and self._data is not None:
-            example = self.renumbered(next(iter(self._data.every())))
+            example = self.renumber(next(iter(self._data.every())))
         changes, written = write_file(self.model, path, example, None, max_error, data), Path(path)
         if written.is_dir():
             for file, size in file_sizes(written).items():
@@ -324,7 +324,7 @@ class CompressionResult:
             )
         return self._promised.count(predict)
 
-    def renumbered(self, inputs: Any) -> Any:
+    def renumber(self, inputs: Any) -> Any:
         """Converts inputs of the original model to inputs of the small model, with renumbered ids.
 
         If an embedding was renumbered, every integer array of the inputs is.
@@ -565,7 +565,7 @@ def _compress_model(
         original, assembly, report, orders, comparison, data, options, promised
     )
     if correction is not None:
-        correction.apply(comparison, assembly, result.renumbered)
+        correction.apply(comparison, assembly, result.renumber)
     result._check(example)
     return result
 

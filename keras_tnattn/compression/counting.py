@@ -177,7 +177,7 @@ class CountedRows:
             with data_errors():
                 outputs = outputs_of(model, batch)
             goal.check_outputs(outputs)
-            self.outputs.append(goal.noted(outputs))
+            self.outputs.append(goal.summary(outputs))
 
     def total(self, predict: Callable[[Any], Sequence[Any]]) -> float:
         """Returns the sum of the changes of all rows.
@@ -187,7 +187,7 @@ class CountedRows:
         """
         total = 0.0
         for batch, before in zip(self.batches, self.outputs, strict=True):
-            after = self.goal.noted(predict(batch))
+            after = self.goal.summary(predict(batch))
             shapes = [[np.shape(output) for output in outputs] for outputs in (before, after)]
             if shapes[0] != shapes[1]:
                 raise ValueError(
@@ -280,7 +280,7 @@ class Promising(abc.ABC):
     def check_outputs(self, outputs: Sequence[np.ndarray]) -> None:
         """Raises `ValueError` if no change can be counted of such outputs."""
 
-    def noted(self, outputs: Sequence[Any]) -> list[Any]:
+    def summary(self, outputs: Sequence[Any]) -> list[Any]:
         """Returns what is kept of a batch of outputs."""
         return list(outputs)
 
@@ -321,7 +321,7 @@ class FewFlips(Promising):
         for array in outputs:
             check_classes(array)
 
-    def noted(self, outputs: Sequence[Any]) -> list[Any]:
+    def summary(self, outputs: Sequence[Any]) -> list[Any]:
         return [top_classes(outputs)]
 
     def changes(self, before: list[Any], after: list[Any]) -> np.ndarray:

@@ -251,13 +251,13 @@ def finite(metric: Metric) -> Metric:
     """Returns a metric that refuses values which are not finite."""
 
     @functools.wraps(metric)
-    def checked(model: keras.Model) -> float:
+    def number_of(model: keras.Model) -> float:
         value = float(metric(model))
         if not math.isfinite(value):
             raise ValueError(f"Expected a finite metric. Received: metric(model)={value}")
         return value
 
-    return checked
+    return number_of
 
 
 def check_together(goal: Goal, options: Options, data: Any, metric: Any) -> None:

@@ -69,10 +69,10 @@ class PromisedRows:
             The choice, the very model that was counted, its promise, and remarks.
         """
 
-        def planned(choice: Choice) -> float:
+        def planned_change(choice: Choice) -> float:
             return self.planning.total(_predictor(build(choice)))
 
-        choices = chooser.choices_by_change(self.goal, planned, self.planning.rows)
+        choices = chooser.choices_by_change(self.goal, planned_change, self.planning.rows)
         best = {path: group[0] for path, group in chooser.plan.choices.items()}
         small, least, notes = unchanged, self.goal.count(0, self.held_back.rows), []
         for choice in choices:

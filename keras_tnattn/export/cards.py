@@ -29,7 +29,7 @@ def technical() -> dict[str, Any]:
     }
 
 
-def merged(card: Mapping[str, Any], more: Mapping[str, Any] | None) -> dict[str, Any]:
+def extend_card(card: Mapping[str, Any], more: Mapping[str, Any] | None) -> dict[str, Any]:
     """Adds entries to a card and merges their `sizes`."""
     more = dict(more or {})
     sizes = {**card.get("sizes", {}), **more.pop("sizes", {})}

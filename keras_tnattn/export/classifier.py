@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from keras_tnattn.export.cards import MAX_IDS, merged
+from keras_tnattn.export.cards import MAX_IDS, extend_card
 from keras_tnattn.export.explaining import classifier_explanation
 from keras_tnattn.export.padding import ignores_padding
 from keras_tnattn.export.portable import export_portable
@@ -127,7 +127,7 @@ def export_classifier(
             folder,
             version,
             {**class_names_file(class_names), **folders},
-            merged({**own_card, "engines": list(engines)}, card),
+            extend_card({**own_card, "engines": list(engines)}, card),
         )
 
 

@@ -153,12 +153,12 @@ def _pieces(tokenizer: Any, text: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     names = tf.where(flat == UNK, repeated, tf.gather(tf.constant(tokenizer.vocabulary), flat))
     start = tf.zeros_like(ids[:, :1].row_lengths())[:, None]
 
-    def marked(values: Tensor, first: object, last: object, pad: object) -> Tensor:
+    def add_marks(values: Tensor, first: object, last: object, pad: object) -> Tensor:
         ragged = ids.with_flat_values(values).merge_dims(1, 2)
         rows = tf.shape(start)
         parts = [tf.fill(rows, first), ragged, tf.fill(rows, last)]
         return tf.concat(parts, axis=1).to_tensor(pad)
 
-    padded = marked(flat, tf.constant(START), tf.constant(END), tf.constant(PAD))
-    named = marked(names, RESERVED_PIECES[START], RESERVED_PIECES[END], "")
+    padded = add_marks(flat, tf.constant(START), tf.constant(END), tf.constant(PAD))
+    named = add_marks(names, RESERVED_PIECES[START], RESERVED_PIECES[END], "")
     return padded, named, padded == UNK

@@ -37,7 +37,7 @@ from keras_tnattn.export.tracing import (
     flat_layers,
     plain_computation,
     rename_for_graphs,
-    traced,
+    trace,
 )
 from keras_tnattn.storage.stand_ins import StoredMatrix
 from keras_tnattn.typing import Tensors
@@ -367,18 +367,18 @@ class Computation:
     examples: Sequence[Any]
     data: Sequence[Any] = ()
 
-    def expected(self) -> Expected:
+    def expected_outputs(self) -> Expected:
         """Returns the outputs for the examples."""
         return Expected(self.function, self.examples)
 
-    def traced(self, *options: Any, batch: int | None = None, **more: Any) -> Traced:
+    def trace(self, *options: Any, batch: int | None = None, **more: Any) -> Traced:
         """Traces the function; with `batch`, for inputs of so many rows."""
         specs = self.specs
         if batch is not None:
             specs = keras.tree.map_structure(
                 lambda x: keras.InputSpec(x.dtype, (batch, *x.shape[1:]), name=x.name), specs
             )
-        return traced(self.function, self.model, specs, *options, **more)
+        return trace(self.function, self.model, specs, *options, **more)
 
 
 def write_computation(
@@ -408,8 +408,8 @@ def _write_onnx(wanted: Computation, path: str, max_error: float) -> dict[str, s
     from keras_tnattn.export.onnx_kernels import why_not_held
 
     with fused_loops(wanted.model):
-        graph = wanted.traced(why_not_held=why_not_held)
-    expected = wanted.expected()
+        graph = wanted.trace(why_not_held=why_not_held)
+    expected = wanted.expected_outputs()
     file = OnnxFile(graph)
     rounding = file.write(path)
     if rounding:
@@ -431,9 +431,9 @@ def _write_openvino(wanted: Computation, path: str, max_error: float) -> dict[st
 
     # The operations of OpenVINO take kernels that it does not compute from integers.
     with fused_loops(wanted.model, with_products=False):
-        graph = wanted.traced(why_not_held=why_not_held)
+        graph = wanted.trace(why_not_held=why_not_held)
     write_openvino(openvino_model(graph), Path(path))
-    wanted.expected().check(lambda x: run_openvino(path, x))
+    wanted.expected_outputs().check(lambda x: run_openvino(path, x))
     return graph.restored
 
 
@@ -457,7 +457,7 @@ def _write_litert(wanted: Computation, path: str, max_error: float) -> dict[str,
     def run(inputs: Any) -> list[Any]:
         return run_litert(path, inputs)
 
-    trace = functools.partial(wanted.traced, stored_bytes, WIDENED, why_not_held=why_not_held)
+    trace = functools.partial(wanted.trace, stored_bytes, WIDENED, why_not_held=why_not_held)
     while True:
         examples = wanted.examples
         with loops_without_lists(wanted.model):

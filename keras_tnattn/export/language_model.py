@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_tnattn.export.cards import merged
+from keras_tnattn.export.cards import extend_card
 from keras_tnattn.export.portable_language_model import export_portable_language_model
 from keras_tnattn.export.signatures import write_version
 from keras_tnattn.models import LanguageModel
@@ -72,4 +72,4 @@ def export_language_model(
         content: dict[str, Any] = {"signatures": {}, "files": {}}
         (whole / SIGNATURES).write_text(json.dumps(content) + "\n", encoding="utf-8")
 
-    return write_version(write, Path(folder), version, merged(own_card, card))
+    return write_version(write, Path(folder), version, extend_card(own_card, card))

@@ -66,7 +66,7 @@ class OnnxFile:
         found = self._convolutions(ir.from_proto(content))
         if not found or not batches:
             return set()
-        few = self._filled(self._model.matrices)[0]
+        few = self._fill(self._model.matrices)[0]
         names = {value.name for x in found for value in (x.source, x.end)}
         tensors = [*few.graph.inputs, *(x for node in few.graph for x in node.outputs)]
         values = {str(x.name): x for x in tensors if x.name in names}
@@ -81,7 +81,7 @@ class OnnxFile:
     def keeps_fast(self, exact: Collection[str]) -> bool:
         """Whether convolutions with integers are fast, but those that are exact; else drops all."""
         both = (exact, self._kernels.union(exact))
-        integers, floats = (onnx_runner(_content(self._filled(names)[0])) for names in both)
+        integers, floats = (onnx_runner(_content(self._fill(names)[0])) for names in both)
         fast = is_fast(integers, floats, self._row)
         if not fast:
             self._numbers, self._slow, self._kernels = {}, {*map(_node, self._kernels)}, set()
@@ -98,12 +98,12 @@ class OnnxFile:
             The names of the matrices whose products round their inputs. Attribute `restored` has
             those that become floats when the file is loaded, with the reasons.
         """
-        file, rounding, self.restored = self._filled(exact)
+        file, rounding, self.restored = self._fill(exact)
         _tidy(file, self._model.output_names)
         Path(path).write_bytes(_content(file))
         return rounding
 
-    def _filled(self, exact: Collection[str]) -> tuple[ir.Model, set[str], dict[str, str]]:
+    def _fill(self, exact: Collection[str]) -> tuple[ir.Model, set[str], dict[str, str]]:
         """Returns a file, and what `write` returns and has."""
         file = ir.from_proto(onnx.load_model_from_string(self._converted))
         file.ir_version = _IR_VERSION

@@ -74,7 +74,7 @@ class _View(NamedTuple):
     scales: np.ndarray
     zeros: np.ndarray
 
-    def changed(self, node: ir.Node) -> "_View | None":
+    def after(self, node: ir.Node) -> "_View | None":
         """Returns what a node makes of it, or `None` if the node does not only move entries."""
         shape = self.numbers.shape
         if node.op_type == "Identity":
@@ -120,7 +120,7 @@ def uses_of(value: ir.Value, matrix: StoredMatrix) -> Iterator[tuple[Any, int, _
 
 def _uses(value: ir.Value, view: _View) -> Iterator[tuple[Any, int, _View]]:
     for node, position in list(value.uses()):
-        view_of_output = view.changed(node) if position == 0 else None
+        view_of_output = view.after(node) if position == 0 else None
         if view_of_output is None or node.outputs[0].is_graph_output():
             yield node, position, view
         else:

@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_tnattn.export.cards import merged, technical
+from keras_tnattn.export.cards import extend_card, technical
 from keras_tnattn.export.formats import export_file
 from keras_tnattn.export.padding import ignores_padding
 from keras_tnattn.export.partial import partial_folder
@@ -144,7 +144,7 @@ def write_text(
     sizes = {
         key: {"name": name, "bytes": (folder / name).stat().st_size} for key, name in files.items()
     }
-    whole = {**content, "files": sizes, "card": merged(technical(), card)}
+    whole = {**content, "files": sizes, "card": extend_card(technical(), card)}
     text = json.dumps(whole, ensure_ascii=False, separators=(",", ":"))
     (folder / "text.json").write_text(text, encoding="utf-8")
     shutil.copyfile(reader.__file__, folder / "reader.py")

@@ -130,18 +130,18 @@ def _computations(steps: LanguageModelSteps) -> tuple[Computation, Computation, 
     structure = steps.start(ids).state
     grows = ["tokens" in path for path, _ in keras.tree.flatten_with_path(structure)]
 
-    def named(logits: Tensor, state: Any) -> dict[str, Tensor]:
+    def name_outputs(logits: Tensor, state: Any) -> dict[str, Tensor]:
         parts = {f"next_{n:03}": x for n, x in enumerate(keras.tree.flatten(state))}
         return {"logits": logits, **parts}
 
     def prompt(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         start = steps.start(inputs["ids"])
-        return named(start.logits, start.state)
+        return name_outputs(start.logits, start.state)
 
     def step(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         flat = [inputs[f"state_{n:03}"] for n in range(len(grows))]
         state = keras.tree.pack_sequence_as(structure, flat)
-        return named(*steps.step(inputs["ids"], inputs["position"], {}, state))
+        return name_outputs(*steps.step(inputs["ids"], inputs["position"], {}, state))
 
     def step_inputs(ids: np.ndarray, room: int) -> dict[str, np.ndarray]:
         state = steps.with_room(steps.start(ids).state, room)

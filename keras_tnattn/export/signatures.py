@@ -141,7 +141,7 @@ def write_version(
     if version < 1:
         raise ValueError(f"Expected a positive version. Received: version={version}")
     if (folder / str(version)).exists():
-        raise _existing(folder / str(version))
+        raise _error_of_existing(folder / str(version))
     with partial_folder(folder / str(version)) as partial:
         whole = partial / "whole"
         write(whole)
@@ -156,7 +156,7 @@ def write_version(
                 if not target.exists():
                     raise
                 if chosen:
-                    raise _existing(target) from error
+                    raise _error_of_existing(target) from error
                 version = next_version(folder)  # another export has taken this one
 
 
@@ -194,7 +194,7 @@ def write_archive(archive: keras.export.ExportArchive, path: Path, names: Iterab
     file.write_bytes(content.SerializeToString(deterministic=True))
 
 
-def _existing(target: Path) -> FileExistsError:
+def _error_of_existing(target: Path) -> FileExistsError:
     return FileExistsError(
         f"Expected a new version, because exports are never changed. Received: {target} exists"
     )

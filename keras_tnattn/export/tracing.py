@@ -64,7 +64,7 @@ class Traced:
         )
 
 
-def traced(
+def trace(
     function: Callable[..., Any],
     model: keras.Model,
     specs: Any,

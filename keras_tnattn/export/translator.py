@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from keras_tnattn.export.cards import MAX_IDS, merged
+from keras_tnattn.export.cards import MAX_IDS, extend_card
 from keras_tnattn.export.explaining import translator_explanation
 from keras_tnattn.export.signatures import check_backend, export_signatures
 from keras_tnattn.text.reserved import PAD
@@ -79,17 +79,17 @@ def export_translator(
 
     from keras_tnattn.text.sentence_translator import SentenceTranslator
 
-    def searching(size: int) -> SentenceTranslator:
+    def with_beam(size: int) -> SentenceTranslator:
         return SentenceTranslator(
             model, source_tokenizer, target_tokenizer, size, extra_tokens, length_penalty
         )
 
-    sentences = searching(beam_size)
+    sentences = with_beam(beam_size)
     sizes = (model.source_vocabulary_size, model.target_vocabulary_size)
     if beam_size > 1:
-        greedy, several = searching(1), sentences
+        greedy, several = with_beam(1), sentences
     else:
-        greedy, several = sentences, searching(min(_N_BEST, sizes[1]))
+        greedy, several = sentences, with_beam(min(_N_BEST, sizes[1]))
     text = tf.TensorSpec([None], tf.string, "text")
     own_card = {
         "task": "translate",
@@ -120,5 +120,5 @@ def export_translator(
         [model],
         folder,
         version,
-        card=merged(own_card, card),
+        card=extend_card(own_card, card),
     )

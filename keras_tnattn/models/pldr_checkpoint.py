@@ -165,7 +165,7 @@ def named_variables(model: LanguageModel) -> dict[str, tuple[keras.Variable, boo
         variables[f"{name}.weight"] = (layer.gamma, False)
         variables[f"{name}.bias"] = (layer.beta, False)
 
-    def gated(name: str, layer: Any) -> None:
+    def add_gated(name: str, layer: Any) -> None:
         for part, inner in (("gluw1", "hidden"), ("gluw2", "gate"), ("gluw3", "projection")):
             dense(f"{name}.{part}", getattr(layer, inner))
 
@@ -178,12 +178,12 @@ def named_variables(model: LanguageModel) -> dict[str, tuple[keras.Variable, boo
         norm(f"{i}.mha1.layernorm1", attention.metric_norm)
         for u, unit in enumerate(attention.residuals):
             for j, layer in enumerate(unit.hidden):
-                gated(f"{i}.mha1.reslayerAs.{u}.denseAs.{j}", layer)
+                add_gated(f"{i}.mha1.reslayerAs.{u}.denseAs.{j}", layer)
             norm(f"{i}.mha1.reslayerAs.{u}.layernormA", unit.norm)
         for theirs, weight in (("W", "W"), ("b", "b"), ("pw", "P"), ("a", "a"), ("ba", "b_a")):
             variable = getattr(attention, f"power_law_{weight}")
             variables[f"{i}.{_METRIC}.{theirs}lst"] = (variable, False)
-        gated(f"{i}.ffn", decoder.gated)
+        add_gated(f"{i}.ffn", decoder.gated)
         norm(f"{i}.layernorm1", decoder.norms[0])
         norm(f"{i}.layernorm2", decoder.norms[1])
     dense("final_layer", model.logits)

@@ -34,7 +34,7 @@ from texts import mixed_texts, read_columns
 from keras_tnattn import compress
 from keras_tnattn.compression.candidates import byte_count
 from keras_tnattn.compression.saving import file_bytes
-from keras_tnattn_train.data.foreign_models import fetched
+from keras_tnattn_train.data.foreign_models import fetch
 
 
 def main():
@@ -56,7 +56,7 @@ def main():
     parser.add_argument("--classes", type=int, default=0, help="texts for a logistic regression")
     parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True)
     options = parser.parse_args()
-    folder = fetched("minilm", options.cache) / "all_minilm_l6_v2"
+    folder = fetch("minilm", options.cache) / "all_minilm_l6_v2"
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     count = options.held_out + options.calibration
     inputs = encoded(tokenizer, mixed_texts(options.data_dir, count), options.length)

@@ -31,7 +31,7 @@ from sklearn.linear_model import LogisticRegression
 from texts import read_columns
 
 from keras_tnattn import MaskedAveragePooling1D, compress
-from keras_tnattn_train.data.foreign_models import fetched
+from keras_tnattn_train.data.foreign_models import fetch
 
 CENTROIDS = 2000
 STRENGTHS = (0.003, 0.01, 0.03, 0.1, 0.3)
@@ -45,7 +45,7 @@ def main():
     parser.add_argument("--targets", type=float, nargs="*", default=(16, 56))
     parser.add_argument("--bits", type=int, nargs="*", default=(4, 2))
     options = parser.parse_args()
-    folder = fetched("wordllama", options.cache) / "wordllama"
+    folder = fetch("wordllama", options.cache) / "wordllama"
     weights = load_file(str(folder / "weights" / "l2_supercat_256.safetensors"))
     (table,) = (array.astype("float32") for array in weights.values())
     texts = Texts(folder, options, len(table))

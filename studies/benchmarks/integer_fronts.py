@@ -30,7 +30,7 @@ from keras_tnattn.compression.inventory import places
 from keras_tnattn.compression.kinds import has_kernel
 from keras_tnattn.storage import integer_groups, low_rank
 from keras_tnattn.storage.low_rank_einsum_dense import kernel_matrix
-from keras_tnattn_train.data.foreign_models import fetched
+from keras_tnattn_train.data.foreign_models import fetch
 
 PAIRS = [(2, 32), (2, 16), (3, 64), (3, 32), (3, 16), (4, 128), (4, 64), (4, 32), (6, 64), (8, 128)]
 CORRECTED = [(2, 32, 32), (3, 64, 8), (3, 64, 16), (3, 64, 32), (4, 128, 8)]
@@ -43,7 +43,7 @@ def main():
     parser.add_argument("--texts", type=int, default=128)
     parser.add_argument("--every", type=int, default=5, help="of so many kernels one is measured")
     options = parser.parse_args()
-    folder = fetched("minilm", options.cache) / "all_minilm_l6_v2"
+    folder = fetch("minilm", options.cache) / "all_minilm_l6_v2"
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     inputs = encoded(tokenizer, mixed_texts(options.data_dir, 2 * options.texts), 64)
     model = keras_hub.models.BertBackbone.from_preset(str(folder))

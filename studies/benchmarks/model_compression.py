@@ -172,7 +172,7 @@ def jobs(model, data, args):
         result = compress(model, target, data=data, bits=bits or 32, renumber=2)
         if epochs:
             result.heal(thin_out(data), epochs=epochs, learning_rate=3e-4)
-        return result.model, result.renumbered
+        return result.model, result.renumber
 
     def plain(tolerance):
         return compress(model, tolerance=tolerance, formats="low_rank", bits=32).model, None

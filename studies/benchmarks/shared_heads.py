@@ -24,7 +24,7 @@ import keras_hub
 import numpy as np
 
 from keras_tnattn.compression.inventory import places
-from keras_tnattn_train.data.foreign_models import fetched
+from keras_tnattn_train.data.foreign_models import fetch
 
 
 def main():
@@ -32,7 +32,7 @@ def main():
     parser.add_argument("--cache", type=Path, default=Path("~/.cache/keras_tnattn").expanduser())
     parser.add_argument("--times", type=float, nargs="+", default=(1.5, 2, 4, 8))
     options = parser.parse_args()
-    folder = fetched("minilm", options.cache) / "all_minilm_l6_v2"
+    folder = fetch("minilm", options.cache) / "all_minilm_l6_v2"
     model = keras_hub.models.BertBackbone.from_preset(str(folder))
     tensors = [
         kernels_of(place.layer)

@@ -111,7 +111,7 @@ def times_of_sentences(
         rows = [np.array(source[i]) for i in range(min(SENTENCES, len(source)))]
         width = max(map(len, rows))
         together = np.array([np.pad(row, (0, width - len(row))) for row in rows])
-        searches[name] = trained.searching(1).search, [row[None] for row in rows], together
+        searches[name] = trained.with_beam(1).search, [row[None] for row in rows], together
     columns = ("milliseconds", "milliseconds_in_batches")
     times: dict[Any, dict[str, list[float]]] = {
         name: {column: [] for column in columns} for name in searches

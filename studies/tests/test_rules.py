@@ -112,7 +112,7 @@ def test_the_runs_of_a_study_share_their_options(tmp_path, monkeypatch, capsys):
                 run.finish(finished(1.0, length=config.length).results)
 
     def report(folder, written=rules_report.report):
-        with Run(folder).locked() as free:
+        with Run(folder).lock() as free:
             assert not free  # no other process writes its table at the same time
         return written(folder)
 

@@ -63,7 +63,7 @@ def test_the_settings_of_the_configs():
         assert {(c.word_dropout, c.dropout) for c in config} == {(0.6, 0.5)}
     assert {(c.word_dropout, c.dropout) for c in small} == {(0.5, 0.1)}
     assert len({c.name for c in (*paper, *stopped, *svm_start, *tuned, *small)}) == 10
-    dims = configs_of(options.changed(embedding_dims=(4, 8)), "paper", "reuters")
+    dims = configs_of(options.replace(embedding_dims=(4, 8)), "paper", "reuters")
     assert [(c.attention, c.embedding_dim) for c in dims] == [
         *(("tsa", 4), ("tsa", 8), ("dpa", 4), ("dpa", 8))
     ]
@@ -146,7 +146,7 @@ def test_a_study_continues(tmp_path, monkeypatch, capsys):
     assert "run 1 of 1: tuned-reuters-none-64-1" in out
     table = tmp_path / "study/results.csv"
     assert f"tuned,reuters,{SVM},0,0," in table.read_text()
-    with Run(tmp_path / "study").locked():  # another process writes the tables
+    with Run(tmp_path / "study").lock():  # another process writes the tables
         third = threading.Thread(target=main, args=([*arguments, "0"],))
         third.start()
         third.join(0.5)

@@ -222,7 +222,7 @@ def test_models_are_timed_in_turn(tmp_path):
         def __init__(self, name, work):
             self.name, self.work, self.corpus = name, work, corpus
 
-        def searching(self, beam):
+        def with_beam(self, beam):
             assert beam == 1
             return self
 

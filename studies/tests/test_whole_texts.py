@@ -83,7 +83,7 @@ def test_too_little_memory_is_a_result(arguments, tmp_path, monkeypatch, capsys)
 
 def test_the_table_has_all_finished_runs(arguments, tmp_path, monkeypatch, capsys):
     def write(path, text, written=whole_texts.save_text):
-        with Run(path.parent).locked() as free:
+        with Run(path.parent).lock() as free:
             assert not free  # no other process writes its table at the same time
         written(path, text)
 

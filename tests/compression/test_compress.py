@@ -364,7 +364,7 @@ def test_renumbered_ids():
     assert order[:2].tolist() == [0, 1]
     assert sorted(order) == list(range(600))
     row = next(row for row in result.report.layers if row.format == "tensor_train")
-    small = outputs_of(result.model, result.renumbered(IDS))
+    small = outputs_of(result.model, result.renumber(IDS))
     outputs = outputs_of(model, IDS)
     assert relative_error(small, outputs) < 1.5 * row.error
 

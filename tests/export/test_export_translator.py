@@ -118,4 +118,4 @@ def test_attentions_without_scores_are_exported_and_explained(tmp_path):
     blocks = {name.partition("/")[0] for name in explain_run(run)["files"]}
     assert blocks == {"decoder_0.cross", "decoder_1.cross"}
     with pytest.raises(InputError, match=r"decoder_1.cross.*Received: block='encoder_0'"):
-        explain_run(run.changed(blocks=("encoder_0",)))
+        explain_run(run.replace(blocks=("encoder_0",)))

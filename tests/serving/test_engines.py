@@ -172,7 +172,7 @@ def test_a_version_without_a_description_of_its_signatures_is_loaded_at_once(ver
     loaded = Servable(path, "onnxruntime")
     assert loaded.engine == "onnxruntime"
     assert loaded.metadata == described.metadata
-    assert loaded.signatures["explain"].missing() is None
+    assert loaded.signatures["explain"].model_to_load() is None
 
 
 def test_a_damaged_description_is_named(version, tmp_path):
@@ -202,7 +202,7 @@ def test_what_tensorflow_cannot_load_later_is_named_once_it_is_asked_for(version
 def test_who_asks_while_the_saved_model_loads_is_told_to_ask_again(version, tmp_path, monkeypatch):
     copied(version, tmp_path)
     loading = Future()
-    monkeypatch.setattr(LazyModel, "loading", lambda self: loading)
+    monkeypatch.setattr(LazyModel, "start_loading", lambda self: loading)
     with in_thread(tmp_path, engine="onnxruntime", deadline_s=0.3) as (url, _):
         model = f"{url}/v1/models/pets:predict"
         explain = {"signature_name": "explain", "inputs": TEXTS}

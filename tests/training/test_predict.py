@@ -135,7 +135,7 @@ def test_translations_of_a_run(translator, capsys):
     from keras_tnattn_train.translate.loading import load_translator
 
     texts = ["Eu, vi um gatos.", "rios", "dois \u2603", "\u2603"]
-    expected = load_translator(translator).searching(2).n_best(texts)
+    expected = load_translator(translator).with_beam(2).n_best(texts)
     arguments = [str(translator), *texts, "--beam", "2"]
     assert main([*arguments, "--n-best", "2", "--format", "jsonl"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -174,7 +174,7 @@ def training_command(
         if start_of_run is None:
             return
         options, run = start_of_run
-        with run.locked() as free:
+        with run.lock() as free:
             if not free:
                 raise InputError(
                     f"Expected a run that no other process is training. Received: {run.folder}. "
@@ -224,7 +224,7 @@ def run_to_train(
     others = {name: value for name, value in values.items() if name not in {*EXPORTING, "name"}}
     hint = "Leave out --resume to start a new run, or name the folder of the run with --run-dir"
     # A folder that was renamed is found by its new name.
-    config = run.read_config(kind, others, hint).changed(**exporting, **named)
+    config = run.read_config(kind, others, hint).replace(**exporting, **named)
     # To export a finished run, finish it once more; nothing is left to train.
     if run.results and not (exporting and _lacks_export(config, run)):
         print(f"The run in {run.folder} is finished; there is nothing to do.")

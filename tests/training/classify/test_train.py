@@ -318,9 +318,9 @@ class TestRefusals:
         shutil.copytree(folder, tmp_path / "run")
         (tmp_path / "run" / "results.json").unlink()
         resumed = command(table, tmp_path / "run", "--resume")
-        with Run(tmp_path / "run").locked():
+        with Run(tmp_path / "run").lock():
             assert_refused(capsys, resumed, "no other process is training", str(tmp_path / "run"))
-        with Run(tmp_path / "new").locked():
+        with Run(tmp_path / "new").lock():
             assert_refused(capsys, command(table, tmp_path / "new"), "no other process is")
         assert not (tmp_path / "new").exists()
 
@@ -333,9 +333,9 @@ class TestRefusals:
             """A run that another process trains between the first look at it and the lock."""
 
             @contextlib.contextmanager
-            def locked(self):
+            def lock(self):
                 shutil.copytree(folder, self.folder)
-                with super().locked() as free:
+                with super().lock() as free:
                     yield free
 
         monkeypatch.setattr("keras_tnattn_train.runs.run.Run", Late)
@@ -352,7 +352,7 @@ class TestRefusals:
         table = small_table(tmp_path / "table.csv", rows=100)
         config = from_json(ClassifyConfig, (whole / "config.json").read_text())
         run = Run(tmp_path / "run")
-        run.start_or_check(config.changed(dataset=table), {})
+        run.start_or_check(config.replace(dataset=table), {})
         assert_refused(
             capsys, ["classify", "--run-dir", str(run.folder), "--resume"], "other texts"
         )

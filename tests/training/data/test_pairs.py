@@ -63,7 +63,7 @@ class TestCldr:
         assert all(" ".join(text.split()) == text for pair in corpus.test for text in pair)
 
     def test_says_the_same_in_both_directions(self, portuguese):
-        assert load_pairs("cldr:en-pt") == portuguese.reversed()
+        assert load_pairs("cldr:en-pt") == portuguese.swap_sides()
 
     def test_says_other_things_by_another_seed(self, portuguese):
         assert load_pairs(seed=1).fingerprint() != portuguese.fingerprint()
@@ -110,9 +110,9 @@ class TestFiles:
             "2 test pairs split off the training part",
         )
         assert load_pairs(f"{source},{target}", seed=1).test != corpus.test
-        assert load_pairs(f"{source},{target}", reverse=True) == corpus.reversed()
-        assert corpus.reversed().test == [pair[::-1] for pair in corpus.test]
-        assert corpus.reversed().languages == ("en", "pt")
+        assert load_pairs(f"{source},{target}", reverse=True) == corpus.swap_sides()
+        assert corpus.swap_sides().test == [pair[::-1] for pair in corpus.test]
+        assert corpus.swap_sides().languages == ("en", "pt")
 
     def test_only_newlines_end_a_line(self, tmp_path):
         pairs = [("a\u2028b\x0b", f"c\u0085 {i}") for i in range(3)]
@@ -238,7 +238,7 @@ class TestParts:
             ParallelCorpus(("a", "b"), base.train[::-1], base.validation, []),
             ParallelCorpus(("a", "b"), base.train, [], base.validation),
             ParallelCorpus(("a", "b"), [("xy", ""), ("z", "w")], base.validation, []),
-            base.reversed(),
+            base.swap_sides(),
         ]
         assert len({corpus.fingerprint() for corpus in [base, *others]}) == 6
 

@@ -108,7 +108,7 @@ class TestPrepare:
         folder, digests = prepared.folder, {prepared.digest}
         for i, (corpus, options) in enumerate(
             (
-                (CORPUS.reversed(), OPTIONS),
+                (CORPUS.swap_sides(), OPTIONS),
                 (CORPUS, replace(OPTIONS, max_length=21)),
                 (CORPUS, replace(OPTIONS, lower_case=True)),
                 (CORPUS, replace(OPTIONS, vocabulary_size=100)),

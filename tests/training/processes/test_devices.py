@@ -221,7 +221,7 @@ class TestShares:
         ids, labels = rng.normal(size=(3, 5)).astype("float32"), np.array([0, 3, 1])
         batches = ArrayBatches(ids, labels, 8, sample_weights=weights)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        filled = batches.filled(batches[0], 4)
+        filled = batches.fill(batches[0], 4)
         assert [len(array) for array in filled] == [4, 4, 4]
         x, y, weight = filled
         expected = loss(labels, ids, sample_weight=weights)
@@ -230,7 +230,7 @@ class TestShares:
     def test_pairs_that_fill_a_batch_have_no_labels(self, corpus):
         part = load_prepared(corpus).parts["validation"]
         batches = BucketedBatches(part, 16)
-        inputs, labels = batches.filled(batches[0], 4)
+        inputs, labels = batches.fill(batches[0], 4)
         assert len(part) == 6
         assert {len(array) for array in (*inputs.values(), labels)} == {8}
         assert not labels[6:].any()

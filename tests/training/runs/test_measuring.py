@@ -67,7 +67,7 @@ def test_rows_of_other_processes_are_kept(tmp_path):
     wanted = [("sdpa", 1), ("dpa", 1)]
     rows = measure_missing(path, KEYS, COLUMNS, wanted, measure_last, lambda key: key)
     assert {("sdpa", 1), ("dpa", 1)} <= rows.keys()
-    with Run(tmp_path).locked():
+    with Run(tmp_path).lock():
         other = threading.Thread(target=run, args=("plga",))
         other.start()
         other.join(0.5)

@@ -64,7 +64,7 @@ def test_finish_all_leaves_a_run_to_the_process_that_trains_it(tmp_path, capsys)
         run.finish({"loss": 3.0})
 
     def other_process():  # it finishes one of its runs, and is killed
-        with Run(tmp_path / "first").locked(), Run(tmp_path / "second").locked():
+        with Run(tmp_path / "first").lock(), Run(tmp_path / "second").lock():
             is_locked.set()
             time.sleep(0.5)
             Run(tmp_path / "first").start_or_check(configs[0], {})
@@ -73,11 +73,11 @@ def test_finish_all_leaves_a_run_to_the_process_that_trains_it(tmp_path, capsys)
     class Finishing(Run):
         """A run that another process finishes before this one has the lock."""
 
-        def locked(self, wait=False):
+        def lock(self, wait=False):
             if self.folder.name == "fourth" and not self.exists:
                 self.start_or_check(configs[3], {})
                 self.finish({"loss": 4.0})
-            return super().locked(wait)
+            return super().lock(wait)
 
     other = threading.Thread(target=other_process)
     other.start()
@@ -98,21 +98,21 @@ def test_finish_all_leaves_a_run_to_the_process_that_trains_it(tmp_path, capsys)
 def test_a_study_with_other_options_is_refused_without_waiting(tmp_path, capsys):
     study = Run(tmp_path / "study")
     study.start_study(ClassifyConfig(epochs=1), {})
-    with study.locked(), pytest.raises(InputError, match="epochs=1"):
+    with study.lock(), pytest.raises(InputError, match="epochs=1"):
         study.start_study(ClassifyConfig(epochs=2), {})
     new = Run(tmp_path / "new")
 
     class Started(Run):
         """A study that another process starts before this one has the lock."""
 
-        def locked(self, wait=False):
+        def lock(self, wait=False):
             if not self.exists:
                 new.start_or_check(ClassifyConfig(epochs=1), {})
-            return super().locked(wait)
+            return super().lock(wait)
 
     with pytest.raises(InputError, match="epochs=1"):
         Started(new.folder).start_study(ClassifyConfig(epochs=2), {})
-    with study.locked():
+    with study.lock():
         other = threading.Timer(0.5, study.start_study, (ClassifyConfig(epochs=1), {}))
         other.start()
         time.sleep(1)
@@ -122,9 +122,9 @@ def test_a_study_with_other_options_is_refused_without_waiting(tmp_path, capsys)
 
 
 def test_only_the_first_of_several_processes_locks_a_run(tmp_path, monkeypatch):
-    with Run(tmp_path / "run").locked():
+    with Run(tmp_path / "run").lock():
         monkeypatch.setattr("keras_tnattn_train.runs.run.process_id", lambda: 1)
-        with open_run(tmp_path / "run").locked() as free:
+        with open_run(tmp_path / "run").lock() as free:
             assert free
 
 
@@ -166,7 +166,7 @@ class TestFollowedRun:
         return open_run(tmp_path / "runs/run")
 
     def test_writes_nothing(self, followed, tmp_path):
-        with followed.locked() as free:
+        with followed.lock() as free:
             assert free
         followed.start_or_check(ClassifyConfig(), {"a": 1})
         followed.write_metrics([{"epoch": 1}])

@@ -47,7 +47,7 @@ def test_it_survives_json():
     config = TranslateConfig(corpus="a/train.pt,a/train.en", checkpoint_epochs=(3, 1), reverse=True)
     assert config.name == "train-reversed-sdpa-small-0"
     assert from_json(TranslateConfig, to_json(config)) == config
-    assert config.changed(seed=1).seed == 1
+    assert config.replace(seed=1).seed == 1
     with pytest.raises(InputError, match="preset"):
         TranslateConfig(preset="plga-7")
 
@@ -217,4 +217,4 @@ def test_a_compiled_translator_has_the_optimizer_of_the_options():
 def test_the_default_warm_up_fits_the_run():
     config = TranslateConfig(preset="plga-small")
     assert [fitting_warmup(config, steps) for steps in (2000, 1999, 9)] == [2000, 199, 1]
-    assert fitting_warmup(config.changed(warmup_steps=2001), 10) == 2001
+    assert fitting_warmup(config.replace(warmup_steps=2001), 10) == 2001

@@ -244,7 +244,7 @@ class TestRefusals:
         shutil.rmtree(folder / "prepared")
         config = from_json(TranslateConfig, (folder / "config.json").read_text())
         corpus = table(tmp_path / "other.tsv", pairs=110)
-        config = config.changed(corpus=corpus)
+        config = config.replace(corpus=corpus)
         (folder / "config.json").write_text(to_json(config))
         arguments = ["translate", "--run-dir", str(folder), "--resume"]
         assert_refused(capsys, arguments, "was started", "vocabulary")

@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_tnattn_train.classify.baseline import SVM, fitted_svm, texts_of
 from keras_tnattn_train.data.reading import short_name
-from keras_tnattn_train.data.tables import counted
+from keras_tnattn_train.data.tables import quantity
 from keras_tnattn_train.data.texts import LabeledTexts, load_texts, split_rows
 from keras_tnattn_train.options.apps import Program
 from keras_tnattn_train.options.errors import InputError
@@ -65,7 +65,7 @@ def _evaluate(options: EvaluateOptions) -> None:
     for note in results["notes"]:
         print(f"note: {note}")
     print(
-        f"accuracy: {results['accuracy']:.1%} of {counted(results['texts'], 'text')}, "
+        f"accuracy: {results['accuracy']:.1%} of {quantity(results['texts'], 'text')}, "
         f"macro F1: {results['macro_f1']:.3f}"
     )
     baseline = results["baseline"]

@@ -122,7 +122,7 @@ class ClassifierRun(TrainedRun):
 
     def scores(self, result: Any) -> dict[str, float]:
         test = self.parts["test"]
-        ids = result.renumbered(test.ids)
+        ids = result.renumber(test.ids)
         return {
             "test_accuracy_before": _accuracy(test.ids, test.labels)(self.model),
             "test_accuracy_after": _accuracy(ids, test.labels)(result.model),

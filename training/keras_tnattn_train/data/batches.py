@@ -50,7 +50,7 @@ class ArrayBatches(keras.utils.PyDataset):
             return self.inputs[rows], self.labels[rows]
         return self.inputs[rows], self.labels[rows], self.sample_weights[rows]
 
-    def filled(self, batch: tuple[np.ndarray, ...], multiple: int) -> tuple[np.ndarray, ...]:
+    def fill(self, batch: tuple[np.ndarray, ...], multiple: int) -> tuple[np.ndarray, ...]:
         """Fills a batch up to a multiple of rows with copies that have no weight in the loss.
 
         The weights of the others keep the loss, a mean over all rows, as it was.
@@ -60,7 +60,7 @@ class ArrayBatches(keras.utils.PyDataset):
         weight = weights[0] if weights else np.ones(len(labels), "float32")
         weight = weight * np.float32((len(labels) + added) / len(labels))
         weight = np.concatenate([weight, np.zeros(added, weight.dtype)])
-        return repeated(inputs, added), repeated(labels, added), weight
+        return repeat_last(inputs, added), repeat_last(labels, added), weight
 
 
 class TextBatches(ArrayBatches):
@@ -120,7 +120,7 @@ class GroupedTextBatches(TextBatches):
         return self._batches[index]
 
 
-def repeated(rows: np.ndarray, added: int) -> np.ndarray:
+def repeat_last(rows: np.ndarray, added: int) -> np.ndarray:
     """Appends `added` copies of the last row."""
     return np.concatenate([rows, np.repeat(rows[-1:], added, axis=0)])
 

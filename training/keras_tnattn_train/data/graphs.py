@@ -16,8 +16,8 @@ from keras_tnattn_train.data.tables import (
     SUFFIXES,
     BadRows,
     TableRow,
-    counted,
     open_table,
+    quantity,
     undecodable,
 )
 from keras_tnattn_train.data.texts.labeled import split_rows
@@ -242,7 +242,7 @@ class _Nodes:
         counts = np.bincount(self.labels[self.labeled])
         self.notes += doubtful_labels(dict(zip(names, counts.tolist(), strict=True)))
         if not self.labeled.all():
-            count = counted(int((~self.labeled).sum()), "node")
+            count = quantity(int((~self.labeled).sum()), "node")
             self.notes.append(f"{count} without a label, whose classes are predicted only")
 
     def split(
@@ -394,7 +394,7 @@ def _edges(path: Path, nodes: _Nodes) -> tuple[np.ndarray, np.ndarray | None, li
         (zeros, "edge", "of weight 0 dropped"),
     ):
         if count:
-            notes.append(f"{counted(count, noun)} {rest}")
+            notes.append(f"{quantity(count, noun)} {rest}")
     if unused:
         notes.append(f"columns of {path.name} that are not used: {', '.join(unused)}")
     pairs = np.array(list(weights), "int32")

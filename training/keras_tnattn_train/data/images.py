@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_tnattn_train.data.opening import suffix_of
 from keras_tnattn_train.data.reading import unknown_source
-from keras_tnattn_train.data.tables import SUFFIXES, BadRows, counted, open_table
+from keras_tnattn_train.data.tables import SUFFIXES, BadRows, open_table, quantity
 from keras_tnattn_train.data.texts.labeled import split_rows
 from keras_tnattn_train.data.texts.libraries import load_from_library
 from keras_tnattn_train.data.texts.tables import doubtful_labels
@@ -191,7 +191,7 @@ def _pictures_of_folders(source: Path) -> tuple[list[tuple[object, Path, str]], 
                 rows.append((path, path, folder.name))
             else:
                 others += 1
-    notes = [f"{counted(others, 'file')} that is not a picture left out"] if others else []
+    notes = [f"{quantity(others, 'file')} that is not a picture left out"] if others else []
     return rows, notes
 
 

@@ -52,7 +52,7 @@ class BadRows:
         more = self.count - len(self._first)
         rows = "; ".join([*self._first, *([f"and {more} more"] if more else [])])
         if self.skip:
-            return (f"{counted(self.count, 'bad row')} left out: {rows}",)
+            return (f"{quantity(self.count, 'bad row')} left out: {rows}",)
         remedy = self._remedy
         if self.skip is not None:
             remedy += ", or leave them out with --skip-bad-rows"
@@ -63,11 +63,11 @@ class BadRows:
             )
         raise InputError(
             f"Expected rows that can all be read. Received: {self.source} with "
-            f"{counted(self.count, 'bad row')}: {rows}. {remedy}"
+            f"{quantity(self.count, 'bad row')}: {rows}. {remedy}"
         )
 
 
-def counted(number: int, noun: str) -> str:
+def quantity(number: int, noun: str) -> str:
     """Returns a number with a noun: `1 row`, `1,000 rows`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
@@ -206,23 +206,23 @@ class DelimitedTable(Table):
 
     def notes(self) -> Iterator[str]:
         if self._comments:
-            yield f"{counted(self._comments, 'comment line')} (#) left out"
+            yield f"{quantity(self._comments, 'comment line')} (#) left out"
         if self._empty:
-            yield f"{counted(self._empty, 'row')} of empty fields left out"
+            yield f"{quantity(self._empty, 'row')} of empty fields left out"
         if self._escaped:
-            rows = counted(self._escaped, "row")
+            rows = quantity(self._escaped, "row")
             yield f"{rows} read with quotation marks that backslashes escape"
         if self._like_rows:
             rows = ", ".join(map(str, self._first_like_rows))
             rows += ", ..." if self._like_rows > MAX_LISTED_ROWS else ""
             yield (
-                f"warning: {counted(self._like_rows, 'row')} with a quoted field whose lines look "
+                f"warning: {quantity(self._like_rows, 'row')} with a quoted field whose lines look "
                 f"like whole rows ({rows}). If a stray quotation mark opens it, rows are lost: "
                 "remove the mark, or write it twice within quotation marks"
             )
         if self._quotes:
             yield (
-                f"warning: {counted(self._quotes, 'row')} with fields within quotation marks, "
+                f"warning: {quantity(self._quotes, 'row')} with fields within quotation marks, "
                 "which are read as parts of the fields, because .tsv files have no quoting. If the "
                 "marks quote the fields, name the file .csv"
             )

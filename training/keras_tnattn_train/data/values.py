@@ -68,7 +68,7 @@ def parquet_table(path: str | Path) -> Iterator[Table]:
     from pyarrow import ArrowException, parquet
 
     @contextlib.contextmanager
-    def checked() -> Iterator[None]:
+    def check() -> Iterator[None]:
         try:
             with reading_errors(path, "Parquet file"):
                 yield
@@ -80,12 +80,12 @@ def parquet_table(path: str | Path) -> Iterator[Table]:
 
     def objects(file: Any) -> Iterator[tuple[int, dict[str, Any]]]:
         number = itertools.count(1)
-        with checked():
+        with check():
             for batch in file.iter_batches(batch_size=_FIRST_LINES):
                 yield from zip(number, batch.to_pylist())  # noqa: B905
 
     with contextlib.ExitStack() as stack:
-        with checked():
+        with check():
             file = stack.enter_context(parquet.ParquetFile(stack.enter_context(open(path, "rb"))))
         yield ValuesTable(path, file.schema_arrow.names, objects(file))
 

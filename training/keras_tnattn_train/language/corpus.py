@@ -48,7 +48,7 @@ class Corpus:
         for name in PARTS:
             digest.update(np.ascontiguousarray(self.parts[name].ids, "<i4").tobytes())
         return {
-            **self.tokens.saved(),
+            **self.tokens.to_dict(),
             "documents": {name: part.num_documents for name, part in self.parts.items()},
             "bytes": {name: part.num_bytes for name, part in self.parts.items()},
             "sha256": digest.hexdigest(),

@@ -55,7 +55,7 @@ class Tokens:
         """Returns tokens from what `saved` returned."""
         return cls(saved["tokens"], saved["characters"], saved.get("merges", ()))
 
-    def saved(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Returns what `data.json` holds of them."""
         merges = {"merges": list(self.merges)} if self.kind == "pieces" else {}
         return {"tokens": self.kind, "characters": self.characters, **merges}

@@ -128,7 +128,7 @@ class Options(pydantic.BaseModel):
     def check_together(self) -> None:
         """Raises `ValueError` if options contradict each other; overridden by subclasses."""
 
-    def changed(self: SomeOptions, **values: Any) -> SomeOptions:
+    def replace(self: SomeOptions, **values: Any) -> SomeOptions:
         """Returns a copy with some values changed; all values are checked again."""
         return type(self)(**{**dict(self), **values})
 

@@ -53,6 +53,6 @@ class RuleBatches(keras.utils.PyDataset):
         rows = rng.integers(0, 2, (config.batch_size, length), "int32")
         return rows, evolve(rows, config.rule, config.steps, config.boundary)
 
-    def filled(self, batch: tuple[np.ndarray, ...], multiple: int) -> tuple[np.ndarray, ...]:
+    def fill(self, batch: tuple[np.ndarray, ...], multiple: int) -> tuple[np.ndarray, ...]:
         """Returns the batch, which is whole as every batch here."""
         return batch

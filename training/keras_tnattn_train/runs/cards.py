@@ -66,7 +66,7 @@ def _options_of(config: ExportConfig) -> dict[str, Any]:
     """Returns the options without those that follow from the others, or do not make the model."""
     kind = type(config)
     # The command exports, and some options are allowed only with that.
-    needed = {name: value for name, value in config.changed(export=True) if name != "saved_models"}
+    needed = {name: value for name, value in config.replace(export=True) if name != "saved_models"}
     model = kind(**needed)
     # The later ones first, because their defaults depend on the earlier ones.
     for name in reversed([name for name in needed if name != "export"]):

@@ -42,7 +42,7 @@ def finish_all(
             if run.results:
                 continue
             why = "which another process is training"
-            with run.waited_for(why) if wait else run.locked() as free:
+            with run.waited_for(why) if wait else run.lock() as free:
                 if not free:
                     continue
                 run.check_same(config, data or {})  # another process may have started it

@@ -18,7 +18,7 @@ from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import Options, SomeOptions
 from keras_tnattn_train.processes.devices import process_id, wait_for_all
 from keras_tnattn_train.system.files import read_object, reason, write_json, write_table
-from keras_tnattn_train.system.locks import locked
+from keras_tnattn_train.system.locks import folder_lock
 
 TRAIN_AGAIN_HINT = "Delete its checkpoints/ to train the run from the beginning"
 RESUME_HINT = "Solve this, then continue the run with --resume"
@@ -53,19 +53,19 @@ class Run:
     def __init__(self, folder: str | os.PathLike) -> None:
         self.folder = Path(folder)
 
-    def locked(self, wait: bool = False) -> contextlib.AbstractContextManager[bool]:
+    def lock(self, wait: bool = False) -> contextlib.AbstractContextManager[bool]:
         """Locks the run; yields `False` if another process, which trains it, has it locked."""
-        return locked(self.folder, wait)
+        return folder_lock(self.folder, wait)
 
     @contextlib.contextmanager
     def waited_for(self, why: str = "in which another process is working") -> Iterator[bool]:
         """Locks the run; if another process has it locked, prints the reason and waits."""
-        with self.locked() as free:
+        with self.lock() as free:
             if free:
                 yield True
                 return
         print(f"waiting for {self.folder}, {why}", flush=True)
-        with self.locked(wait=True):
+        with self.lock(wait=True):
             yield True
 
     @property
@@ -247,7 +247,7 @@ class Run:
 class FollowedRun(Run):
     """The run of process 0 in another process, which writes nothing and waits for the start."""
 
-    def locked(self, wait: bool = False) -> contextlib.AbstractContextManager[bool]:
+    def lock(self, wait: bool = False) -> contextlib.AbstractContextManager[bool]:
         return contextlib.nullcontext(True)
 
     def check_new(self) -> None:

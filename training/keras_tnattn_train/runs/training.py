@@ -244,7 +244,7 @@ def fit(
                 verbose=1 if terminal else 0,
             )
         except FloatingPointError as error:
-            raise InputError(_diverged(error, config, log)) from error
+            raise InputError(_divergence(error, config, log)) from error
         except WriteError as error:
             raise InputError(f"{error}. {RESUME_HINT}") from error
     log.restore_best()
@@ -273,7 +273,7 @@ class ProcessShare(keras.utils.PyDataset):
         return len(self.batches)
 
     def __getitem__(self, index: int) -> Any:
-        batch = self.batches.filled(self.batches[index], self.replicas)
+        batch = self.batches.fill(self.batches[index], self.replicas)
         return keras.tree.map_structure(self._part, batch)
 
     def _part(self, rows: np.ndarray) -> np.ndarray:
@@ -281,7 +281,7 @@ class ProcessShare(keras.utils.PyDataset):
         return rows[self._number * size : (self._number + 1) * size]
 
 
-def _diverged(error: FloatingPointError, config: FitConfig, log: EpochLog) -> str:
+def _divergence(error: FloatingPointError, config: FitConfig, log: EpochLog) -> str:
     last, epochs = log.run.last_checkpoint, len(log.rows)
     state = f"{last} has the state after epoch {epochs}" if epochs else "No epoch was finished"
     return (

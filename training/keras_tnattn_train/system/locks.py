@@ -14,7 +14,7 @@ from keras_tnattn_train.system.files import reason
 
 
 @contextlib.contextmanager
-def locked(folder: Path, wait: bool = False) -> Iterator[bool]:
+def folder_lock(folder: Path, wait: bool = False) -> Iterator[bool]:
     """Locks a folder, which need not exist, by a file in the system's folder of temporary files.
 
     The system frees the lock of a process that is killed.

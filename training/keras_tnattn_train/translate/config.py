@@ -377,7 +377,7 @@ class TranslateConfig(ExportConfig):
         return {**super().export_options, "beam_size": self.export_beam}
 
     @property
-    def preparing(self) -> Preparing:
+    def preparation(self) -> Preparing:
         """How the corpus is prepared."""
         return Preparing(
             self.vocabulary_size,

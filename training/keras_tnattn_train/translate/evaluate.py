@@ -212,7 +212,7 @@ def _search(
     progress: Callable[[int, int], None] | None,
 ) -> tuple[list[list["Translation"]], dict[str, Any]]:
     """Returns the hypotheses of each source, the best first, and what the search was and took."""
-    sentences, max_length = translator.searching(options.beam), translator.corpus.max_length
+    sentences, max_length = translator.with_beam(options.beam), translator.corpus.max_length
     lengths = translator.source_tokenizer.tokenize(list(sources)).row_lengths().numpy()
 
     def show(done: int) -> None:
@@ -271,7 +271,7 @@ def _other_pairs(
     notes = list(corpus.notes)
     source, target = corpus.languages
     if corpus.languages == languages[::-1]:
-        corpus = corpus.reversed()
+        corpus = corpus.swap_sides()
         notes.append(
             f"source and target exchanged, because the run translates {target} to {source}"
         )

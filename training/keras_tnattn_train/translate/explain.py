@@ -133,7 +133,7 @@ def explain_run(options: ExplainOptions) -> dict[str, Any]:
     _check_blocks(translator.model, options.blocks)
     source_ids = _ids(translator.source_tokenizer, options.sentence)
     if options.target is None:
-        ids = translator.searching(options.beam).search(source_ids[None]).ids[0, 0]
+        ids = translator.with_beam(options.beam).search(source_ids[None]).ids[0, 0]
         target_ids = ids[ids != 0]
     else:
         target_ids = _ids(translator.target_tokenizer, options.target)

@@ -33,7 +33,7 @@ class TrainedTranslator:
     source_tokenizer: Any
     target_tokenizer: Any
 
-    def searching(self, beam_size: int) -> "SentenceTranslator":
+    def with_beam(self, beam_size: int) -> "SentenceTranslator":
         """Returns a `SentenceTranslator` that searches with a beam of `beam_size` hypotheses."""
         from keras_tnattn.text.sentence_translator import SentenceTranslator  # needs TensorFlow
 
@@ -55,7 +55,7 @@ class TranslatorRun(TrainedRun):
         self.folder, self.model = folder, self.trained.model
 
     def predictor(self, batch_size: int, beam: int, n_best: int | None) -> Predictor:
-        translate = self.trained.searching(beam)
+        translate = self.trained.with_beam(beam)
 
         def predictions(texts: list[str]) -> list[list[Prediction]]:
             return [

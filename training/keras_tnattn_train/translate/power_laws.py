@@ -87,13 +87,13 @@ def fit_power_law(values: np.ndarray, bootstraps: int = 250, seed: int = 0) -> P
     """
     x = np.sort(np.abs(np.asarray(values, "float64")).ravel())
     if not np.isfinite(x).all():
-        return _untested(x, "not tested: expected finite values")
+        return _without_test(x, "not tested: expected finite values")
     x = x[x > NEGLIGIBLE * x.max(initial=0.0)]
     if len(x) < FEWEST:
-        return _untested(x, f"not tested: expected at least {FEWEST} values other than zero")
+        return _without_test(x, f"not tested: expected at least {FEWEST} values other than zero")
     fitted = _fit_tail(x)
     if fitted is None:
-        return _untested(x, "not tested: expected a tail of different values")
+        return _without_test(x, "not tested: expected a tail of different values")
     start, exponent = fitted.start, fitted.exponent
     x_min, size = x[start], len(x) - start
     ratios, curves = _compare(x[start:] / x_min, exponent)
@@ -113,7 +113,7 @@ def fit_power_law(values: np.ndarray, bootstraps: int = 250, seed: int = 0) -> P
     return PowerLaw(x, results, curves)
 
 
-def _untested(magnitudes: np.ndarray, reason: str) -> PowerLaw:
+def _without_test(magnitudes: np.ndarray, reason: str) -> PowerLaw:
     names = ["exponent", "exponent_error", "x_min", "tail", "tail_share", "distance", "p"]
     names += [f"{name}_{kind}" for name in ALTERNATIVES for kind in ("ratio", "p")]
     unknown = dict.fromkeys(names, math.nan)

@@ -272,7 +272,7 @@ def _prepared_corpus(
             skip_bad_rows=config.skip_bad_rows,
         )
         print(f"preparing the corpus of {config.name}", flush=True)
-        return prepare(pairs, folder, config.preparing, workers, _progress_on_stderr())
+        return prepare(pairs, folder, config.preparation, workers, _progress_on_stderr())
 
     return run.lead(work) or load_prepared(folder)
 

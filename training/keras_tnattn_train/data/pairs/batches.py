@@ -5,7 +5,7 @@ import math
 import keras
 import numpy as np
 
-from keras_tnattn_train.data.batches import repeated
+from keras_tnattn_train.data.batches import repeat_last
 from keras_tnattn_train.data.pairs.prepared import TokenizedPart
 from keras_tnattn_train.data.permutation import permute
 
@@ -101,14 +101,14 @@ class BucketedBatches(keras.utils.PyDataset):
         }
         return inputs, _pad(target.ids, begin + 1, end, target_length)
 
-    def filled(
+    def fill(
         self, batch: tuple[dict[str, np.ndarray], np.ndarray], multiple: int
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Fills a batch up to a multiple of rows with copies whose labels are padding."""
         inputs, labels = batch
         added = -len(labels) % multiple
         padding = np.zeros((added, *labels.shape[1:]), labels.dtype)
-        inputs = {name: repeated(ids, added) for name, ids in inputs.items()}
+        inputs = {name: repeat_last(ids, added) for name, ids in inputs.items()}
         return inputs, np.concatenate([labels, padding])
 
 

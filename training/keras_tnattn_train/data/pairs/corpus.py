@@ -72,7 +72,7 @@ class ParallelCorpus:
             )
         return pairs
 
-    def reversed(self) -> "ParallelCorpus":
+    def swap_sides(self) -> "ParallelCorpus":
         """Returns the corpus with source and target exchanged."""
         train, validation, test = (
             StoredPairs((target, source) for source, target in getattr(self, name))

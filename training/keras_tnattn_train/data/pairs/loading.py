@@ -17,8 +17,8 @@ from keras_tnattn_train.data.tables import (
     NOT_UTF_8,
     BadRows,
     Table,
-    counted,
     open_table,
+    quantity,
     undecodable,
 )
 from keras_tnattn_train.data.texts.libraries import load_tfds_pairs
@@ -84,7 +84,7 @@ def load_pairs(
     else:
         _refuse_data_dir(corpus, data_dir)
         loaded = _load_path(corpus, seed, cut, skip_bad_rows)
-    return loaded.reversed() if reverse else loaded
+    return loaded.swap_sides() if reverse else loaded
 
 
 def check_trainable(corpus: str, data_dir: str | None = None) -> None:
@@ -267,7 +267,7 @@ class _FilledPairs(_Pairs):
     def notes(self) -> list[str]:
         if not self._dropped:
             return []
-        return [f"{counted(self._dropped, 'pair')} with an empty side left out"]
+        return [f"{quantity(self._dropped, 'pair')} with an empty side left out"]
 
 
 class _TablePairs(_Pairs):
@@ -314,7 +314,7 @@ class _TablePairs(_Pairs):
                         yield pair
             self._notes += [*table.notes(), *self._bad.notes()]
         if headers:
-            self._notes.append(f"{counted(headers, 'row')} equal to the header left out")
+            self._notes.append(f"{quantity(headers, 'row')} equal to the header left out")
 
     def notes(self) -> list[str]:
         return self._notes

@@ -34,7 +34,7 @@ from keras_tnattn_train.data.pairs.tokenizing import (
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.processes.workers import Workers
 from keras_tnattn_train.system.files import reason, write_json
-from keras_tnattn_train.system.locks import locked
+from keras_tnattn_train.system.locks import folder_lock
 
 INDEX = "prepared.json"
 INDEXED = {"made_of", "files"}
@@ -183,7 +183,7 @@ def prepare(
         return finished
     start_tensorflow()
     partial, replaced = folder.with_name(f".partial-{folder.name}"), _folder_replaced_by(folder)
-    with locked(folder) as free:
+    with folder_lock(folder) as free:
         if not free:
             raise InputError(
                 f"Expected a folder in which no other process prepares a corpus. Received: {folder}"

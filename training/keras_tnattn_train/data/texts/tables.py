@@ -14,8 +14,8 @@ from keras_tnattn_train.data.tables import (
     NOT_UTF_8,
     BadRows,
     Table,
-    counted,
     open_table,
+    quantity,
     undecodable,
 )
 from keras_tnattn_train.data.texts.labeled import LabeledTexts
@@ -149,14 +149,14 @@ class _LabeledRows:
         yield from self.table.notes()
         yield from self.bad_notes
         if self.headers:
-            yield f"{counted(self.headers, 'row')} equal to the header left out"
+            yield f"{quantity(self.headers, 'row')} equal to the header left out"
         if self.unlabeled:
-            yield f"{counted(self.unlabeled, 'row')} of no class left out"
+            yield f"{quantity(self.unlabeled, 'row')} of no class left out"
         if self.empty:
             what = "kept, as in the published results" if self.keep_empty else "left out"
-            yield f"{counted(self.empty, 'row')} without text {what}"
+            yield f"{quantity(self.empty, 'row')} without text {what}"
         if self.distinct:
-            yield f"{counted(self.repeated, 'row')} equal to an earlier text and label left out"
+            yield f"{quantity(self.repeated, 'row')} equal to an earlier text and label left out"
         rows = sum(self.classes.values())
         if len(self.classes) > max(MANY_CLASSES, rows / 3):
             yield (
@@ -174,12 +174,12 @@ def doubtful_labels(classes: Mapping[str, int]) -> Iterator[str]:
         for name in classes:
             alike[key(name)].append(name)
         for _, names in sorted((k, v) for k, v in alike.items() if k is not None and len(v) > 1):
-            listed = ", ".join(f"{name!r} ({counted(classes[name], 'row')})" for name in names)
+            listed = ", ".join(f"{name!r} ({quantity(classes[name], 'row')})" for name in names)
             yield f"warning: classes whose names are equal {what}: {listed}"
     for name in classes:
         if name.casefold() in MISSING_VALUES:
             yield (
-                f"warning: {counted(classes[name], 'row')} of the class {name!r}, which often "
+                f"warning: {quantity(classes[name], 'row')} of the class {name!r}, which often "
                 "stands for a missing label"
             )
     single = [name for name, count in classes.items() if count == 1]
@@ -231,7 +231,7 @@ def load_folders(path: Path, skip_bad_rows: bool = False) -> LabeledTexts:
         yield from bad.notes()
         for what, count in sorted(counts.items()):
             noun, _, rest = what.partition(" ")
-            yield f"{counted(count, noun)} {rest} left out"
+            yield f"{quantity(count, noun)} {rest} left out"
 
     return LabeledTexts.from_rows(rows(), notes())
 
