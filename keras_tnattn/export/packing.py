@@ -150,7 +150,8 @@ def _groups(content: bytes) -> list[tuple[int, int, list[tuple[int, int]]]]:
         width = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
         place = content.index(raw, place)
         is_large = len(raw) >= _LARGE
-        columns = len(raw) // width // tensor.dims[0] if is_large and tensor.dims else 0
+        rows = next((size for size in tensor.dims if size > 1), 1)
+        columns = len(raw) // width // rows if is_large else 0
         groups[width, columns, place if is_large else None].append((place, len(raw)))
         place += len(raw)
     return [(width, columns, tensors) for (width, columns, _), tensors in groups.items()]

@@ -147,7 +147,7 @@ def test_the_page_restores_files_of_models(is_coded, tmp_path, monkeypatch):
     tensors = {
         "nibbles": pack(peaked, 4),
         "rows": pack(3 * peaked.T, 6).T,
-        "bytes": peaked.astype("int8"),
+        "bytes": peaked.astype("int8")[None],
         "scales": np.full((300, 8), 0.01, "float32"),
         **dict.fromkeys(("kernel", "same"), RANDOM.normal(size=(300, 70)).astype("float32")),
         "bias": RANDOM.normal(size=3000).astype("float32"),
@@ -164,6 +164,7 @@ def test_the_page_restores_files_of_models(is_coded, tmp_path, monkeypatch):
     kinds = [(part["width"], part["bits"], len(part["tensors"])) for part in parts]
     coded = [*((1, bits, 1) for bits in (4, 6, 8)), (4, 8, 1), (4, 8, 1), (4, 8, 2)]
     assert kinds == (coded if is_coded else [])
+    assert {part["columns"] for part in parts} >= ({300, 600} if is_coded else set())
     content = file.read_bytes()
     program = (
         "const [packed, bytes, parts] = data;"
