@@ -16,7 +16,7 @@ MODULES = [
         module.name
         for module in pkgutil.walk_packages(keras_tnattn.__path__, "keras_tnattn.")
         if not module.name.endswith("__main__")
-    ),
+    )
 ]
 FENCED = re.compile(r"^ *```python\n(.*?)^ *```", re.M | re.S)  # not `python notest`
 SECTION = re.compile(r"^(Args|Call arguments):\n((?: {4}.*\n|\n)+)", re.M)

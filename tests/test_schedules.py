@@ -33,9 +33,7 @@ def test_cools_down_to_nothing():
 
 def test_comes_back_from_its_config():
     schedule = WarmupInverseSquareRoot(64, 100, 3e-4, 1000, 400)
-    again = keras.optimizers.schedules.deserialize(
-        keras.optimizers.schedules.serialize(schedule),
-    )
+    again = keras.optimizers.schedules.deserialize(keras.optimizers.schedules.serialize(schedule))
     assert rates(again, 7, 100, 900) == rates(schedule, 7, 100, 900)
 
 

@@ -68,8 +68,7 @@ def test_arguments_out_of_range(options, message):
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"epochs": -1}, {"epochs": 1.5}, {"batch_size": 0}, {"learning_rate": -1.0}],
+    "options", [{"epochs": -1}, {"epochs": 1.5}, {"batch_size": 0}, {"learning_rate": -1.0}]
 )
 def test_numbers_of_healing_out_of_range(options):
     model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)])

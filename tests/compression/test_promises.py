@@ -243,10 +243,7 @@ def test_candidates_are_ordered_from_the_safest(monkeypatch):
         ({"max_flips": 0.0}, "max_flips=0.0"),
         ({"max_flips": "1%"}, "max_flips='1%'"),
         ({"confidence": 1.0}, "confidence=1.0"),
-        (
-            {"max_flips": None, "confidence": 0.9},
-            "with max_flips or max_change.*confidence=0.9",
-        ),
+        ({"max_flips": None, "confidence": 0.9}, "with max_flips or max_change.*confidence=0.9"),
         ({"target": 2.0}, "max_flips=0.01, target=2.0"),
         ({"tolerance": 0.1}, "max_flips=0.01, tolerance=0.1"),
         ({"data": None}, "max_flips=0.01, data=NoneType"),

@@ -182,8 +182,7 @@ def dense_alone():
 
 
 @pytest.mark.parametrize(
-    ("make", "bits", "advice"),
-    [(tables_and_dense, 32, " Try 8 or 4 bits."), (dense_alone, 4, "")],
+    ("make", "bits", "advice"), [(tables_and_dense, 32, " Try 8 or 4 bits."), (dense_alone, 4, "")]
 )
 def test_the_advice_names_what_the_runtime_holds(make, bits, advice):
     model = make()
@@ -219,11 +218,7 @@ def test_no_advice_of_bits_that_tables_do_not_get():
 def test_no_advice_where_nothing_helps():
     layers = keras.layers
     model = keras.Sequential(
-        [
-            keras.Input((16,)),
-            layers.Dense(32, name="hidden"),
-            layers.Dense(32, name="output"),
-        ]
+        [keras.Input((16,)), layers.Dense(32, name="hidden"), layers.Dense(32, name="output")]
     )
     with pytest.raises(ValueError, match="Expected a target of at most") as error:
         compress(model, 20, filters="hidden", verbose=0)  # the other one has two thirds

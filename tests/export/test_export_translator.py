@@ -12,14 +12,7 @@ from keras_tnattn.text.reserved import END, PAD, START
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.translate.explain import ExplainOptions, explain_run
 
-TEXTS = [
-    "Eu vi três gatos.",
-    "",
-    "rios ☃",
-    "¿ ¤ ☃",
-    "Eu vi um rio. " * 20,
-    "\t \n",
-]
+TEXTS = ["Eu vi três gatos.", "", "rios ☃", "¿ ¤ ☃", "Eu vi um rio. " * 20, "\t \n"]
 
 
 @pytest.fixture(scope="module", params=["sdpa", pytest.param("plga", marks=pytest.mark.slow)])

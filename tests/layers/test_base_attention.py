@@ -56,12 +56,7 @@ KINDS = {
     "ada": (lambda: layers.MultiHeadAdditiveAttention(2), "scores", False, True),
     "tn": (lambda: layers.TNAttention(bond_dim=2), "local_weights", False, True),
     "rgtn": (lambda: layers.GraphTensorNetwork(), None, False, False),
-    "rgtn_earlier": (
-        lambda: layers.GraphTensorNetwork(receive_from="earlier"),
-        None,
-        False,
-        True,
-    ),
+    "rgtn_earlier": (lambda: layers.GraphTensorNetwork(receive_from="earlier"), None, False, True),
     "stranger": (Doubled, None, False, False),
     "weighted": (Weighted, "weights", False, False),
 }

@@ -407,7 +407,7 @@ WRONG = {
         r"input_shape=\(None, None, None\)": lambda make: make(2).build((None, None, None)),
     },
     layers.TensorizedGraphAttention: {
-        r"key_shape=\(2, 2\)": lambda make: make(2, (2, 2)).build((None, None, 2, 2, 2)),
+        r"key_shape=\(2, 2\)": lambda make: make(2, (2, 2)).build((None, None, 2, 2, 2))
     },
     storage.TTEmbedding: {
         "input_dim=0": lambda make: make(0, 3),
@@ -438,12 +438,8 @@ WRONG = {
         "bits=5": lambda make: make(3, 4, 2, bits=5),
         "built": lambda make: make.from_embedding(TABLE, 1),
     },
-    layers.MultiHeadAdditiveAttention: {
-        "key_dim=0": lambda make: make(2, key_dim=0),
-    },
-    layers.MultiHeadDotProductAttention: {
-        "num_heads=0": lambda make: make(0),
-    },
+    layers.MultiHeadAdditiveAttention: {"key_dim=0": lambda make: make(2, key_dim=0)},
+    layers.MultiHeadDotProductAttention: {"num_heads=0": lambda make: make(0)},
 }
 
 

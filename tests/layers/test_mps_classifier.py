@@ -16,12 +16,7 @@ def logits(layer, x, position):
     x = x.astype("float64")
     tensors, output, left, right = (
         to_numpy(w).astype("float64")
-        for w in (
-            layer.site_tensor,
-            layer.output_tensor,
-            layer.left_boundary,
-            layer.right_boundary,
-        )
+        for w in (layer.site_tensor, layer.output_tensor, layer.left_boundary, layer.right_boundary)
     )
     matrices = [
         sum(x[j, s] * (tensors if layer.uniform else tensors[j])[:, :, s] for s in range(len(x[j])))
@@ -126,10 +121,7 @@ def test_log_scale_has_the_gradient_of_the_norm():
     ("feature_map", "expected"),
     [
         ("linear", lambda x: np.stack([x, 1 - x], -1) / np.hypot(x, 1 - x)[..., None]),
-        (
-            "trigonometric",
-            lambda x: np.stack([np.cos(np.pi * x / 2), np.sin(np.pi * x / 2)], -1),
-        ),
+        ("trigonometric", lambda x: np.stack([np.cos(np.pi * x / 2), np.sin(np.pi * x / 2)], -1)),
     ],
 )
 def test_numbers(feature_map, expected):

@@ -202,8 +202,7 @@ def test_a_learned_distance_starts_as_the_geometric_graph_and_is_trained(name, m
 @pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a SavedModel of TensorFlow")
 @pytest.mark.parametrize(
-    "name",
-    ["tsa_geometric", "gtn_window", *slow_but([], ["tsa_window", "gtn_power_law"])],
+    "name", ["tsa_geometric", "gtn_window", *slow_but([], ["tsa_window", "gtn_power_law"])]
 )
 def test_an_exported_causal_model_takes_any_length(name, tmp_path):
     import tensorflow as tf

@@ -85,11 +85,7 @@ def test_skip_and_normalization():
     for skip in (False, True):
         for normalize_features in (False, True):
             model = deep_tensor_network(
-                3,
-                LocalEmbedding(),
-                bond_dim=2,
-                skip=skip,
-                normalize_features=normalize_features,
+                3, LocalEmbedding(), bond_dim=2, skip=skip, normalize_features=normalize_features
             )
             embedded = to_numpy(model.layers[1](x))
             want = to_numpy(model.get_layer("attention_0")(embedded)) + skip * embedded

@@ -133,10 +133,7 @@ def test_attentions_of_encoder_and_decoder(encoder_attention, decoder_attention)
         ({"encoder_options": {"damping": 0.5}}, r"encoder_attention.*apply.*'damping': 0\.5"),
         ({"decoder_options": {"damping": 0.5}}, r"decoder_attention.*apply.*'damping': 0\.5"),
         (
-            {
-                "encoder_attention": layers.GraphTensorNetwork(),
-                "encoder_options": {"damping": 0.5},
-            },
+            {"encoder_attention": layers.GraphTensorNetwork(), "encoder_options": {"damping": 0.5}},
             r"if `encoder_attention` is a layer.*'damping': 0\.5",
         ),
         ({"feedforward": "conv"}, "feedforward='conv'"),

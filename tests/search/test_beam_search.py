@@ -16,11 +16,7 @@ from keras_tnattn.search.beam_search import BeamSearch
 
 START, END, EXTRA = 2, 3, 4
 SOURCES = [[2, 7, 5, 9, 3], [2, 3], [2, 4, 4, 8, 10, 6, 3]]
-KINDS = {
-    "plga": {},
-    "plga, causal metric": {"causal_metric": True},
-    "sdpa": {"attention": "sdpa"},
-}
+KINDS = {"plga": {}, "plga, causal metric": {"causal_metric": True}, "sdpa": {"attention": "sdpa"}}
 
 # Of Keras' own attention, for the first token of a target.
 pytestmark = pytest.mark.filterwarnings("ignore:(?s).*softmax over axis 3:UserWarning")

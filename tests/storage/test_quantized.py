@@ -31,11 +31,7 @@ LAYERS = {
     "separable_1d": (lambda: L.SeparableConv1D(5, 3), (2, 9, 20)),
     "separable_2d": (lambda: L.SeparableConv2D(5, 3, depth_multiplier=2), (2, 8, 7, 9)),
 }
-CELLS = {
-    "simple_rnn": L.SimpleRNNCell,
-    "lstm": L.LSTMCell,
-    "gru": L.GRUCell,
-}
+CELLS = {"simple_rnn": L.SimpleRNNCell, "lstm": L.LSTMCell, "gru": L.GRUCell}
 
 
 def with_kernels_of(small, make, shape):

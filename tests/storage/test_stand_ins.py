@@ -42,10 +42,7 @@ LAYERS = {
         (2, 5, 20),
     ),
     "convolution": (lambda: of_integers(layers.Conv2D(5, 3), (None, 6, 6, 2), 6), (2, 6, 6, 2)),
-    "transposed": (
-        lambda: of_integers(layers.Conv1DTranspose(5, 3), (None, 6, 20), 8),
-        (2, 6, 20),
-    ),
+    "transposed": (lambda: of_integers(layers.Conv1DTranspose(5, 3), (None, 6, 20), 8), (2, 6, 20)),
     "depthwise": (
         lambda: of_integers(layers.DepthwiseConv2D(5, depth_multiplier=3), (None, 6, 6, 2), 2),
         (2, 6, 6, 2),

@@ -88,14 +88,7 @@ def spectral_attention(x, key_matrix, value_matrix, damping, coefficients=(1.0, 
 
 
 def power_law_attention(
-    query,
-    value,
-    key,
-    weights,
-    num_heads,
-    causal_metric=False,
-    metric_from="query",
-    epsilon=1e-9,
+    query, value, key, weights, num_heads, causal_metric=False, metric_from="query", epsilon=1e-9
 ):
     """Equations 1 to 7 of the power law graph transformer on one sequence; returns outputs, E_LM.
 

@@ -608,11 +608,7 @@ def test_a_table_measures_a_file_which_is_exported(tmp_path, capsys):
     assert (outputs.argmax(axis=1) == labels).mean() >= 0.9
     for text, column, message in (
         ("class,x0\n1,2\n", "other", "with the columns class, x0."),
-        (
-            "class,x0\n1,2\nb,3\n",
-            "class",
-            "row 3: Expected the number of a class: 0, 1,",
-        ),
+        ("class,x0\n1,2\nb,3\n", "class", "row 3: Expected the number of a class: 0, 1,"),
         ("class,x0\n1,2\n0,3\n", "class", "1 columns beside the label"),
         ("class,x0\n1,2\n", "class", "with 1"),
         ("class,x0\n1e10,2\ninf,3\n", "class", "0, 1, ... Received: '1e10'; row 3: Expected"),

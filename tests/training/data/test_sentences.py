@@ -66,10 +66,7 @@ def test_tabs_and_other_headers(tmp_path):
 
 
 def test_the_standard_input(monkeypatch):
-    for content, column, expected in (
-        (b"a\nb\n", None, ["a", "b"]),
-        (b"x,y\n1,2\n", "y", ["2"]),
-    ):
+    for content, column, expected in ((b"a\nb\n", None, ["a", "b"]), (b"x,y\n1,2\n", "y", ["2"])):
         stdin = io.TextIOWrapper(io.BytesIO(content))
         monkeypatch.setattr("sys.stdin", stdin)
         assert [row.text for row in rows("-", column)] == expected

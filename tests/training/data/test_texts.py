@@ -122,10 +122,7 @@ def test_folder_per_class(tmp_path):
     write(tmp_path / "a/notes.md", "not a text")
     data = load_texts(str(tmp_path))
     assert rows(data) == [("a", "zero"), ("b", "first"), ("b", "second")]
-    assert data.notes == (
-        "1 file that is not named .txt left out",
-        "1 file without text left out",
-    )
+    assert data.notes == ("1 file that is not named .txt left out", "1 file without text left out")
     (tmp_path / "a/3.txt").write_bytes(b"\xff")
     with pytest.raises(InputError, match=r"1 bad row: a/3\.txt: not UTF-8"):
         load_texts(str(tmp_path))

@@ -18,13 +18,7 @@ from keras_tnattn_train.runs.run import Run, from_json, to_json
 
 tensorflow_only = pytest.mark.skipif(not EXPORTS, reason="only the TensorFlow backend exports")
 # Rule 204 changes nothing: it is learned in a moment.
-QUICK = {
-    "length": 6,
-    "bond_dim": 2,
-    "epochs": 3,
-    "batches_per_epoch": 20,
-    "learning_rate": 0.05,
-}
+QUICK = {"length": 6, "bond_dim": 2, "epochs": 3, "batches_per_epoch": 20, "learning_rate": 0.05}
 
 
 def command(folder, *more):

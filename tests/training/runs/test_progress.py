@@ -30,8 +30,7 @@ def callback(epochs):
 
 
 @pytest.mark.parametrize(
-    ("epochs", "printed"),
-    [(3, [1, 2, 3]), (10, list(range(1, 11))), (11, [2, 4, 6, 8, 10, 11])],
+    ("epochs", "printed"), [(3, [1, 2, 3]), (10, list(range(1, 11))), (11, [2, 4, 6, 8, 10, 11])]
 )
 def test_prints_at_most_ten_epochs_with_the_time_since_the_start(epochs, printed, passed, capsys):
     lines = callback(epochs)
