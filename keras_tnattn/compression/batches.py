@@ -48,7 +48,6 @@ def inputs_and_labels(data: Any, num_inputs: int | None) -> tuple[Any, Any]:
     """Splits arrays, or a batch, into inputs and labels; labels are `None` if there are none.
 
     Args:
-        data: A structure of arrays.
         num_inputs: Number of the model's inputs, or `None` if it is not known; then a tuple is
             `(inputs, labels, ...)`.
 
@@ -105,9 +104,6 @@ def iterate(data: Any) -> Iterator[Any]:
     """Yields the batches of an iterable or of a `keras.utils.PyDataset`, once.
 
     Lists, which PyTorch's `DataLoader` yields for pairs, become tuples.
-
-    Raises:
-        ValueError: If the data are neither.
     """
     if isinstance(data, keras.utils.PyDataset):
         batches: Iterable = (data[i] for i in range(len(data)))

@@ -30,8 +30,6 @@ class BiasCorrection:
     """Corrects the biases of a small model by the mean outputs of the original's layers.
 
     Args:
-        plan: The plan, before its layers are replaced.
-        replaced: The paths of the layers that will be replaced.
         data: Inputs of the model; without any nothing is corrected.
     """
 
@@ -53,8 +51,6 @@ class BiasCorrection:
         """Corrects both models of an assembly, unless the small one becomes worse.
 
         Args:
-            comparison: The original model, and a metric that must not fall.
-            assembly: The small model, and that of floats.
             renumbered: Function from the original's inputs to those of the small model. Default:
                 they are the same.
         """
@@ -125,14 +121,7 @@ def mean_outputs(layers: Layers, model: keras.Model, batches: Sequence[Any]) -> 
 def corrections(
     layers: Layers, model: keras.Model, batches: Sequence[Any], expected: Means
 ) -> dict[str, np.ndarray]:
-    """Returns what to add to the biases of a small model.
-
-    Args:
-        layers: The layers whose biases can be corrected, by path.
-        model: The small model, which has them.
-        batches: Its inputs.
-        expected: The mean outputs of the original's layers, from `mean_outputs`.
-    """
+    """Returns what to add to biases, by path, for the expected means of `mean_outputs`."""
     layers = {path: layer for path, layer in layers.items() if path in expected}
     differences: Means = {path: [] for path in layers}
 

@@ -18,11 +18,6 @@ def share_out(
     Then, as long as a larger candidate fits the budget, the change that reduces the sum most per
     byte is made.
 
-    Args:
-        choices: The candidates of each layer, by path.
-        sensitivity: The `g_l`, by path.
-        budget: Maximum number of bytes of all these layers.
-
     Returns:
         The candidate of each layer, or `None` if the smallest ones do not fit.
     """

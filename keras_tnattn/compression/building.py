@@ -84,8 +84,6 @@ def assemble(
     """Builds the model of a choice.
 
     Args:
-        plan: The plan.
-        choice: A candidate for each of its layers.
         made_layers: The replacements of the layers that are not kept, by path.
         in_place: Whether to change the model of the plan, which then cannot be used again, instead
             of a copy.

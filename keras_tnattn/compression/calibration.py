@@ -203,14 +203,8 @@ def every_batch(
     """Yields batches of the rows on which a report measures errors.
 
     These are all rows; of arrays of more than 4,096 rows, 1,023 between those that `batches_of`
-    chooses; and of a generator those that were read already.
-
-    Args:
-        data: As for `batches_of`.
-        batches: Batches that `batches_of` has returned.
-        arrays: All inputs, if they are arrays.
-        batch_size: Rows per batch, if they are.
-        num_inputs: The number of the model's inputs, if it is known.
+    chooses; and of a generator those that were read already. `batches` and `arrays` are what
+    `batches_of` has returned for the data.
     """
     if arrays is not None:
         rows = np.arange(number_of_rows(arrays))
@@ -320,7 +314,6 @@ def observe(
 
     Args:
         model: A copy of the model to compress, because its layers are changed while it runs.
-        layers: The layers to watch, by path.
         batches: Inputs of the model.
         all_inputs: All inputs of the model, to count the ids of the embeddings that read them.
             Default: the batches.

@@ -87,8 +87,6 @@ def factor_bytes(
     """Returns the bytes of a layer, or cell, whose kernel became matrices of some shapes.
 
     Args:
-        layer: The layer; its bias stays.
-        shapes: The shapes of the matrices.
         bits: Bits of the integers in groups of `GROUP`, or `None` for floats.
     """
     number, bias = item_size(layer.variable_dtype), getattr(layer, "bias", None)
@@ -113,7 +111,6 @@ def applications(layer: keras.layers.Layer, shape: Sequence[int | None]) -> int:
     Sizes that are not known count as 1.
 
     Args:
-        layer: A layer of a known kind.
         shape: The shape of its inputs, with the rows first.
 
     Example:

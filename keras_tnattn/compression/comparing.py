@@ -44,8 +44,6 @@ class Comparison:
         infinite.
 
         Args:
-            small: The small model.
-            batches: Inputs of the original.
             renumbered: Function from the original's inputs to those of the small model. Default:
                 they are the same.
         """

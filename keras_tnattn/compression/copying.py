@@ -24,7 +24,6 @@ def copy_of(original: Inventory, sample: Any = None) -> Inventory:
     """Returns a copy of a model that shares nothing with it, and is not compiled.
 
     Args:
-        original: A built model; it is not changed.
         sample: Inputs of the model, to build a copy that its config cannot build.
 
     Raises:

@@ -34,9 +34,6 @@ def layer_error(
     """Returns the relative error of a replacement, on the inputs that were seen.
 
     Args:
-        old: The layer.
-        new: Its replacement.
-        statistics: What was observed of `old`.
         id_order: The old id of each new id, if the ids of `new` are renumbered.
     """
     if not is_table(old):

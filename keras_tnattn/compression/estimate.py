@@ -66,10 +66,7 @@ def expected_seconds(
     on which others work is slower.
 
     Args:
-        layers: The layers that can be replaced.
         factored: Whether low ranks and tensor trains are tried, and not only integers.
-        run: Runs the model on one batch, or `None` if there are no data.
-        batches: The number of batches.
         bits: Bits of the integers, or `None` for floats.
     """
     tables = [layer for layer in layers.values() if is_table(layer)]

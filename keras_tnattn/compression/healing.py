@@ -88,20 +88,13 @@ def heal(
     Args:
         model: The model to train.
         teacher: The original; it is not changed.
-        dataset: Arrays of inputs, or a tuple `(inputs, labels)`; or an iterable of batches of
-            either, which is iterated once per epoch, so a generator works for one epoch only.
-            Lists and tuples as in `compress`.
-        how: The arguments of `CompressionResult.heal`.
+        dataset: As for `CompressionResult.heal`, with the same errors.
+        how: Its other arguments.
         renumbered: Function from the teacher's inputs to those of `model`.
         kernels: The kernels of `model` that are trained as the integers to which they are rounded.
 
     Returns:
         The mean loss of each epoch.
-
-    Raises:
-        ValueError: If `label_weight` is set without labels or for outputs that are not
-            probabilities, the dataset is empty or does not fit the model, or a loss or weight is
-            not finite.
     """
     if how.epochs > 1 and isinstance(dataset, Iterator):
         raise ValueError(

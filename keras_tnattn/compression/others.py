@@ -58,7 +58,6 @@ def describe_others(plan: Plan, reasons: Mapping[str, str] | None = None) -> str
     """Returns a text about the weights that are not replaced, the most first.
 
     Args:
-        plan: What there is to choose from.
         reasons: Why layers without a smaller candidate stay, by path. Default: none do.
     """
     alone = [

@@ -66,10 +66,6 @@ def make_plan(
     """Watches layers, and looks for candidates to replace them.
 
     Args:
-        inventory: A copy of the model to compress, with the layers that can be replaced.
-        total: Bytes of all weights of the original.
-        data: Inputs on which the layers are watched, or `None`.
-        options: How each layer may be replaced.
         goal: What is asked for: a target that integers alone reach needs no other candidates.
     """
     target = goal.factor if isinstance(goal, Smaller) else math.inf

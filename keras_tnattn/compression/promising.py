@@ -58,16 +58,7 @@ class PromisedRows:
     def choose(
         self, chooser: Chooser, build: Callable[[Choice], Assembly], unchanged: Assembly
     ) -> tuple[Choice, Assembly, Promise, list[str]]:
-        """Returns the smallest model that keeps the promise; see above.
-
-        Args:
-            chooser: Chooses among candidates that know none of the rows held back.
-            build: Function that builds the model of a choice.
-            unchanged: The original model, which changes nothing.
-
-        Returns:
-            The choice, the very model that was counted, its promise, and remarks.
-        """
+        """Returns the smallest model that keeps the promise; see above."""
 
         def planned_change(choice: Choice) -> float:
             return self.planning.total(_predictor(build(choice)))

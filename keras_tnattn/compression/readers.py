@@ -48,12 +48,7 @@ def reasons_of_readers(
     """Returns why layers cannot be replaced: because other code uses their weights.
 
     Args:
-        inventory: A copy of the model to compress; its layers are changed while it runs.
-        layers: The layers to replace, by path.
         sample: Inputs of the model, or `None`: then only attributes are looked at.
-
-    Returns:
-        The reasons, by path, of the layers whose weights are used elsewhere.
     """
     reasons, model = _reasons_of_holders(inventory, layers), inventory.model
     if sample is None:

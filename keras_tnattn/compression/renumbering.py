@@ -19,9 +19,6 @@ def note_renumbering(
     """Notes in the statistics of an embedding if nothing else uses the model's ids.
 
     Args:
-        inventory: A copy of the model to compress.
-        statistics: What was observed of its layers.
-        sample: A batch of its inputs.
         first: The number of leading ids that stay.
 
     Raises:

@@ -36,11 +36,9 @@ _NODES = ("_inbound_nodes", "_outbound_nodes")
 
 
 def become(layer: keras.layers.Layer, new: keras.layers.Layer) -> None:
-    """Gives a layer the class and the state of a new one.
+    """Gives a layer of a model the class and the state of a new, built one.
 
-    Args:
-        layer: A layer of a model.
-        new: A built layer that no model holds. It must not be used afterwards.
+    The new layer must not be used afterwards.
     """
     state = vars(new)
     state |= {name: vars(layer)[name] for name in _NODES}

@@ -26,22 +26,10 @@ _MOST_FOR_LZMA = 4_000_000
 
 
 def save_model(model: keras.Model, path: str | os.PathLike, overwrite: bool = False) -> int:
-    """Writes a model as one file, in one step, without an optimizer's state.
+    """Writes a built model as one file, in one step, without an optimizer's state.
 
-    Args:
-        model: A built model. If it is compiled, the loaded one is, too, with a new optimizer.
-        path: The file, `.keras` for `keras.models.load_model` or `.tnz` for `coding.load_model`.
-        overwrite: Whether to replace a file that exists. Defaults to `False`.
-
-    Returns:
-        The bytes of the file.
-
-    Raises:
-        FileExistsError: If the file exists, without `overwrite`.
-        FileNotFoundError: If the folder does not exist.
-        ImportError: If `constriction` is missing for a `.tnz` file.
-        ValueError: If the name does not end with one of these, or the layers of the model have more
-            than arrays of numbers.
+    If it is compiled, the loaded one is, too, with a new optimizer. Arguments, result and errors
+    are those of `CompressionResult.save`; a `.tnz` file also needs layers with no more than arrays.
     """
     path = Path(path)
     if path.suffix not in (".keras", ".tnz"):

@@ -14,9 +14,7 @@ def select_layers(original: Inventory, copy: Inventory, options: Options, exampl
     """Notes in the inventory of a copy which layers can be replaced, and why others stay.
 
     Args:
-        original: The model to compress; it is only looked at.
         copy: A copy of it, whose layers are changed while it runs.
-        options: Which layers may be replaced.
         example: Inputs of the model, or `None` if they are not known.
 
     Raises:

@@ -48,9 +48,6 @@ class LitertFile:
     """The LiteRT file of a graph, of builtin operations only.
 
     The signature `serving_default` has the inputs and outputs of the model by name.
-
-    Args:
-        model: The graph.
     """
 
     def __init__(self, model: Traced) -> None:
@@ -69,7 +66,6 @@ class LitertFile:
         """Writes the file.
 
         Args:
-            path: The path.
             exact: The names of the matrices that are floats in the file.
 
         Returns:
@@ -261,12 +257,9 @@ class _Edit:
         graph.operators = [*first, *graph.operators]
 
     def compute_once(self, other: Any, weights: list[np.ndarray], positions: list[int]) -> None:
-        """Adds a graph that computes tensors of the main one before the first call.
+        """Adds the graph of a file, which computes tensors of the main one before the first call.
 
-        Args:
-            other: The file with the graph.
-            weights: The constants that become its inputs.
-            positions: Its outputs, as tensors of the main graph.
+        The weights become constants for its inputs; its outputs are at the positions there.
         """
         main, once = self._file.subgraphs[0], other.subgraphs[0]
         for tensor in once.tensors:

@@ -167,7 +167,6 @@ def convolutions_of(
     """Returns the convolutions of a graph whose kernels and biases are not computed.
 
     Args:
-        graph: The graph.
         matrices: By name the inputs of the graph, and the matrices for which they stand.
     """
     result = []
@@ -269,8 +268,6 @@ def write_integers(
     """Lets convolutions compute with integers.
 
     Args:
-        writer: Of their graph.
-        convolutions: The convolutions.
         numbers: What is known of their sources and ends, by name.
         exact: The names of those that compute with floats.
     """

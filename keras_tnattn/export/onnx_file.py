@@ -56,9 +56,6 @@ class OnnxFile:
     def calibrate(self, batches: Sequence[Any]) -> set[str]:
         """Lets convolutions compute with integers, where that is fast, in ranges of rows of data.
 
-        Args:
-            batches: Inputs of the model.
-
         Returns:
             The names of the kernels.
         """
@@ -91,7 +88,6 @@ class OnnxFile:
         """Writes the file.
 
         Args:
-            path: The path.
             exact: The names of the matrices whose products must not round their inputs.
 
         Returns:

@@ -145,8 +145,6 @@ class MatrixWriter:
         """Replaces the tensor that stands for a matrix by its integers.
 
         Args:
-            value: The tensor.
-            matrix: The matrix.
             rounds_inputs: Whether products may round their inputs. Defaults to `True`.
 
         Returns:
@@ -196,10 +194,6 @@ class MatrixWriter:
 
     def write_recurrent(self, names: Mapping[ir.Value, str], exact: Collection[str]) -> set[str]:
         """Lets LSTMs compute with 8 bits, which are made of their kernels when the file is loaded.
-
-        Args:
-            names: The names of matrices by the tensors that stand for them.
-            exact: The names of those that must not be rounded.
 
         Returns:
             The names of the matrices whose LSTMs are written so.

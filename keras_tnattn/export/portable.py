@@ -136,10 +136,8 @@ def write_text(
     """Writes `text.json` and `reader.py` beside files that are there already.
 
     Args:
-        folder: The folder.
         content: What the reader needs to know.
         files: The names of the model's files, by the names that the reader gives them.
-        card: Further entries of the model card.
     """
     sizes = {
         key: {"name": name, "bytes": (folder / name).stat().st_size} for key, name in files.items()

@@ -120,8 +120,6 @@ def exact_names(
     Args:
         names: The names of the products that can round their inputs.
         write: Writes the file; the products of these names are exact.
-        error_of: Returns the error of the file.
-        bound: The largest error.
     """
     exact: set[str] = set()
     write(exact)

@@ -125,11 +125,6 @@ def write_version(
     Args:
         write: Writes all files but the card into a new folder, whose path it gets.
         folder: The model's folder.
-        version: A positive integer. Default: one more than the highest existing version, or 1.
-        card: Further entries of the model card.
-
-    Returns:
-        The path of the new version.
 
     Raises:
         FileExistsError: If the version exists.

@@ -76,8 +76,6 @@ def trace(
 
     Args:
         function: Takes one argument of the structure of `specs`, and returns tensors.
-        model: The model whose variables and layers the function uses.
-        specs: `keras.InputSpec`s.
         stored_bytes: How many bytes a file has for a constant.
         widened: The dtypes that the runtime does not compute with, and those to use instead.
         why_not_held: Says why a file does not hold the integers of a matrix, so that the layer

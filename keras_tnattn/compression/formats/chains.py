@@ -29,13 +29,8 @@ def convolution_candidates(
 ) -> list[Candidate]:
     """Returns candidates for a convolution that can be factored, and none for another layer.
 
-    Args:
-        name: The name of the format.
-        layer: Any layer.
-        statistics: What was observed of it.
-        bits: Bits of the integers, or `None`.
-        factor: Function of the kernel `(*k, C, F)` in float64 and the second moment of its patches;
-            yields ranks, factors and error of each factoring.
+    `factor` takes the kernel `(*k, C, F)` in float64 and the second moment of its patches, and
+    yields ranks, factors and error of each factoring.
     """
     if reason_against_factors(layer) is not None:
         return []
