@@ -47,9 +47,7 @@ def are_arrays(data: Any) -> bool:
 def inputs_and_labels(data: Any, num_inputs: int | None) -> tuple[Any, Any]:
     """Splits arrays, or a batch, into inputs and labels; labels are `None` if there are none.
 
-    Args:
-        num_inputs: Number of the model's inputs, or `None` if it is not known; then a tuple is
-            `(inputs, labels, ...)`.
+    If the number of the model's inputs is not known, a tuple is `(inputs, labels, ...)`.
 
     Raises:
         ValueError: If the number of arrays does not fit the model.

@@ -50,9 +50,7 @@ class BiasCorrection:
     ) -> None:
         """Corrects both models of an assembly, unless the small one becomes worse.
 
-        Args:
-            renumbered: Function from the original's inputs to those of the small model. Default:
-                they are the same.
+        `renumbered` takes the original's inputs to those of the small model.
         """
         if not self.means:
             return

@@ -81,12 +81,9 @@ def assemble(
     made_layers: Mapping[str, Made],
     in_place: bool = False,
 ) -> Assembly:
-    """Builds the model of a choice.
+    """Builds the model of a choice, with the new layers by path of those that are not kept.
 
-    Args:
-        made_layers: The replacements of the layers that are not kept, by path.
-        in_place: Whether to change the model of the plan, which then cannot be used again, instead
-            of a copy.
+    It is a copy or, `in_place`, the model of the plan, which then cannot be used again.
     """
     floating = plan.inventory if in_place else copy_of(plan.inventory, plan.sample)
     for path, new in made_layers.items():

@@ -310,13 +310,10 @@ def observe(
     batches: list[Any],
     all_inputs: Any = None,
 ) -> tuple[dict[str, Statistics], list[list[np.ndarray]]]:
-    """Runs a model on data and records the inputs of its layers.
+    """Runs a copy of a model on data, and records the inputs of the layers at some paths.
 
-    Args:
-        model: A copy of the model to compress, because its layers are changed while it runs.
-        batches: Inputs of the model.
-        all_inputs: All inputs of the model, to count the ids of the embeddings that read them.
-            Default: the batches.
+    The layers are changed while it runs. The ids of embeddings that read inputs of the model are
+    counted in `all_inputs`. Default: in the batches.
 
     Returns:
         The summary of each layer's inputs, and the flattened outputs of the first batches.

@@ -86,8 +86,7 @@ def factor_bytes(
 ) -> int:
     """Returns the bytes of a layer, or cell, whose kernel became matrices of some shapes.
 
-    Args:
-        bits: Bits of the integers in groups of `GROUP`, or `None` for floats.
+    Its bias stays. With `bits` they are integers in groups of `GROUP`, otherwise floats.
     """
     number, bias = item_size(layer.variable_dtype), getattr(layer, "bias", None)
     size = 0 if bias is None else number * int(np.prod(bias.shape))
@@ -108,10 +107,7 @@ def dense_flops(layer: keras.layers.Layer) -> int:
 def applications(layer: keras.layers.Layer, shape: Sequence[int | None]) -> int:
     """Returns how often a layer multiplies by its kernel, or looks up an id, for a row of the data.
 
-    Sizes that are not known count as 1.
-
-    Args:
-        shape: The shape of its inputs, with the rows first.
+    `shape` is that of its inputs, with the rows first; sizes that are not known count as 1.
 
     Example:
         >>> applications(keras.layers.Conv2D(4, 3, strides=2), (None, 9, 9, 2))

@@ -41,11 +41,7 @@ class Comparison:
 
         Entries of the original's outputs that are not finite, such as those of masked classes, do
         not count; if they are finite in the small model, or the other way round, the error is
-        infinite.
-
-        Args:
-            renumbered: Function from the original's inputs to those of the small model. Default:
-                they are the same.
+        infinite. `renumbered` takes the original's inputs to those of the small model.
         """
         outputs = self._runner(small)
         error, size, rows = 0.0, 0.0, 0

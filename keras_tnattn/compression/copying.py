@@ -23,8 +23,7 @@ from keras_tnattn.errors import cause_of
 def copy_of(original: Inventory, sample: Any = None) -> Inventory:
     """Returns a copy of a model that shares nothing with it, and is not compiled.
 
-    Args:
-        sample: Inputs of the model, to build a copy that its config cannot build.
+    A copy that its config cannot build is built by `sample`, inputs of the model.
 
     Raises:
         ValueError: If the model cannot be saved and loaded.

@@ -33,8 +33,7 @@ def layer_error(
 ) -> float:
     """Returns the relative error of a replacement, on the inputs that were seen.
 
-    Args:
-        id_order: The old id of each new id, if the ids of `new` are renumbered.
+    `id_order` has the old id of each new id, if the ids of `new` are renumbered.
     """
     if not is_table(old):
         return output_error(old, new, statistics)

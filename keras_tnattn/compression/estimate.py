@@ -62,12 +62,9 @@ def expected_seconds(
 ) -> float:
     """Returns about how many seconds the compression of some layers takes.
 
-    Runs the model once or twice, and multiplies matrices, to see how fast they are now: a machine
-    on which others work is slower.
-
-    Args:
-        factored: Whether low ranks and tensor trains are tried, and not only integers.
-        bits: Bits of the integers, or `None` for floats.
+    If it is `factored`, low ranks and tensor trains are tried, and not only integers. Calls `run`,
+    which runs the model on one of the batches, once or twice, and multiplies matrices, to see how
+    fast they are now: a machine on which others work is slower.
     """
     tables = [layer for layer in layers.values() if is_table(layer)]
     seconds = 0.0

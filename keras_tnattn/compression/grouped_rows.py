@@ -153,7 +153,9 @@ def refit(
     Args:
         a: `A`, array `(V_1, R)`.
         b: `B`, array `(R, V_2, D)`.
-        rows, weights, places: As for `factors`.
+        rows: As for `factors`.
+        weights: As for `factors`.
+        places: As for `factors`.
         sweeps: How often both cores are fitted. Each time costs about
             `4 V R (R + D) + (V_1 + V_2) R^3` FLOPs.
 
@@ -290,7 +292,9 @@ def rearrange(
     Args:
         a: `A`, array `(V_1, R)`.
         b: `B`, array `(R, V_2, D)`.
-        rows, weights, places: As for `factors`.
+        rows: As for `factors`.
+        weights: As for `factors`.
+        places: As for `factors`.
         first: How many of the rows, and of the places, are not changed.
         share: The heaviest rows that have this share of all weights choose; the others fill the
             places that are left, in the order in which they were. Defaults to 0.98.

@@ -57,8 +57,7 @@ def _row(path: str, kind: str, count: int, size: int, reason: str) -> LayerRepor
 def describe_others(plan: Plan, reasons: Mapping[str, str] | None = None) -> str:
     """Returns a text about the weights that are not replaced, the most first.
 
-    Args:
-        reasons: Why layers without a smaller candidate stay, by path. Default: none do.
+    `reasons` tells by path why layers without a smaller candidate stay.
     """
     alone = [
         _row(path, "", _count(layer.weights), byte_count(layer), why)

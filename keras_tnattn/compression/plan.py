@@ -63,10 +63,9 @@ class Plan:
 def make_plan(
     inventory: Inventory, total: int, data: Data | None, options: Options, goal: Goal
 ) -> Plan:
-    """Watches layers, and looks for candidates to replace them.
+    """Watches layers on the data, and looks for candidates to replace them.
 
-    Args:
-        goal: What is asked for: a target that integers alone reach needs no other candidates.
+    A target that integers alone reach needs no other candidates.
     """
     target = goal.factor if isinstance(goal, Smaller) else math.inf
     is_asked = target > 1 or options.wants_integers

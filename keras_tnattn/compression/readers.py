@@ -45,10 +45,10 @@ def _standins(layers: Mapping[str, keras.layers.Layer]) -> Iterator[dict[str, se
 def reasons_of_readers(
     inventory: Inventory, layers: Mapping[str, keras.layers.Layer], sample: Any
 ) -> dict[str, str]:
-    """Returns why layers cannot be replaced: because other code uses their weights.
+    """Returns by path why layers cannot be replaced: because other code uses their weights.
 
-    Args:
-        sample: Inputs of the model, or `None`: then only attributes are looked at.
+    The layers of the inventory, that of a copy, are changed while it runs. Without a sample of
+    inputs only attributes are looked at.
     """
     reasons, model = _reasons_of_holders(inventory, layers), inventory.model
     if sample is None:

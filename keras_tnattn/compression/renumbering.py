@@ -18,11 +18,8 @@ def note_renumbering(
 ) -> None:
     """Notes in the statistics of an embedding if nothing else uses the model's ids.
 
-    Args:
-        first: The number of leading ids that stay.
-
     Raises:
-        ValueError: If so many cannot stay.
+        ValueError: If the `first` ids cannot stay.
     """
     readers = [path for path, note in statistics.items() if note.takes_model_input]
     integers = sum(np.asarray(x).dtype.kind in "iu" for x in keras.tree.flatten(sample))

@@ -13,9 +13,7 @@ from keras_tnattn.compression.readers import reasons_of_readers
 def select_layers(original: Inventory, copy: Inventory, options: Options, example: Any) -> None:
     """Notes in the inventory of a copy which layers can be replaced, and why others stay.
 
-    Args:
-        copy: A copy of it, whose layers are changed while it runs.
-        example: Inputs of the model, or `None` if they are not known.
+    The layers of the copy are changed while it runs, unless no example of inputs is known.
 
     Raises:
         ValueError: If a layer that can be replaced has weights that are not finite.

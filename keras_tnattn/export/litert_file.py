@@ -63,10 +63,7 @@ class LitertFile:
         self._once = _convert(graph, [*model.weights], model.computed) if model.computed else b""
 
     def write(self, path: str, exact: Collection[str] = ()) -> set[str]:
-        """Writes the file.
-
-        Args:
-            exact: The names of the matrices that are floats in the file.
+        """Writes the file; in it the matrices of the names `exact` are floats.
 
         Returns:
             The names of the others that are floats, because no product reads them.

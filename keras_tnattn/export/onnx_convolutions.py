@@ -166,8 +166,7 @@ def convolutions_of(
 ) -> list[Convolution]:
     """Returns the convolutions of a graph whose kernels and biases are not computed.
 
-    Args:
-        matrices: By name the inputs of the graph, and the matrices for which they stand.
+    `matrices` are by name the inputs of the graph, and the matrices for which they stand.
     """
     result = []
     for name, (value, matrix) in matrices.items():
@@ -265,11 +264,9 @@ def write_integers(
     numbers: Mapping[str, Numbers],
     exact: Collection[str] = (),
 ) -> None:
-    """Lets convolutions compute with integers.
+    """Lets convolutions compute with integers, but for those of the names `exact`.
 
-    Args:
-        numbers: What is known of their sources and ends, by name.
-        exact: The names of those that compute with floats.
+    `numbers` tells by name what is known of their sources and ends.
     """
     rounded: dict[ir.Value | None, Range] = {}
 

@@ -85,10 +85,7 @@ class OnnxFile:
         return fast
 
     def write(self, path: str, exact: Collection[str] = ()) -> set[str]:
-        """Writes the file.
-
-        Args:
-            exact: The names of the matrices whose products must not round their inputs.
+        """Writes the file; products with matrices of the names `exact` do not round their inputs.
 
         Returns:
             The names of the matrices whose products round their inputs. Attribute `restored` has

@@ -144,12 +144,9 @@ class MatrixWriter:
     def write(self, value: ir.Value, matrix: StoredMatrix, rounds_inputs: bool = True) -> bool:
         """Replaces the tensor that stands for a matrix by its integers.
 
-        Args:
-            rounds_inputs: Whether products may round their inputs. Defaults to `True`.
-
         Returns:
-            Whether a product rounds its inputs. Attribute `restored` has the matrices that are
-        restored when the file is loaded, with the reasons.
+            Whether a product rounds its inputs, as it may with `rounds_inputs`. Attribute
+            `restored` has the matrices that are restored when the file is loaded, with the reasons.
         """
         rounds, reason = False, ""
         self._is_rounded_again = False

@@ -133,11 +133,9 @@ def write_text(
     files: Mapping[str, str],
     card: Mapping[str, Any] | None,
 ) -> None:
-    """Writes `text.json` and `reader.py` beside files that are there already.
+    """Writes `text.json` with what the reader needs to know, and `reader.py`, beside other files.
 
-    Args:
-        content: What the reader needs to know.
-        files: The names of the model's files, by the names that the reader gives them.
+    `files` are those of the model, by the names that the reader gives them.
     """
     sizes = {
         key: {"name": name, "bytes": (folder / name).stat().st_size} for key, name in files.items()

@@ -116,10 +116,7 @@ def exact_names(
     """Writes a file whose error is within a bound; returns which of its products are exact.
 
     As few as possible are, those with the largest errors first, and all if fewer are not enough.
-
-    Args:
-        names: The names of the products that can round their inputs.
-        write: Writes the file; the products of these names are exact.
+    `write` gets their names.
     """
     exact: set[str] = set()
     write(exact)

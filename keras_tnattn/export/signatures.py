@@ -120,15 +120,10 @@ def write_version(
     version: int | None = None,
     card: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Writes a version of a model, completely or not at all.
+    """Writes a version of a model, completely or not at all, and returns its path.
 
-    Args:
-        write: Writes all files but the card into a new folder, whose path it gets.
-        folder: The model's folder.
-
-    Raises:
-        FileExistsError: If the version exists.
-        ValueError: If `version` is not positive.
+    `write` writes all files but the card into a new folder, whose path it gets. Else as
+    `export_signatures`, with the same errors.
     """
     chosen = version is not None
     if version is None:

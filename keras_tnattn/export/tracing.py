@@ -72,10 +72,12 @@ def trace(
     widened: Mapping[str, str] | None = None,
     why_not_held: Callable[[StoredMatrix], str] = lambda matrix: "floats",
 ) -> Traced:
-    """Traces a function of tensors and of the variables of a model.
+    """Traces a function of tensors, in the structure of `specs`, and of the variables of a model.
 
     Args:
-        function: Takes one argument of the structure of `specs`, and returns tensors.
+        function: Takes one argument of this structure, and returns tensors.
+        model: The model whose variables and layers it uses.
+        specs: `keras.InputSpec`s.
         stored_bytes: How many bytes a file has for a constant.
         widened: The dtypes that the runtime does not compute with, and those to use instead.
         why_not_held: Says why a file does not hold the integers of a matrix, so that the layer

@@ -1,6 +1,7 @@
 """Commands that train or run a study, and how a command starts or resumes a run."""
 
 import dataclasses
+import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -88,6 +89,11 @@ class Command:
             )
         start_backend()
         return self.loading(folder)
+
+
+def loader(module: str, name: str) -> Callable[[Path], Any]:
+    """Returns a function that loads a finished run by a class; its module is imported only then."""
+    return lambda folder: getattr(importlib.import_module(module), name)(folder)
 
 
 def app_of(

@@ -1,24 +1,14 @@
 """The command `classify`."""
 
-from pathlib import Path
-
 from keras_tnattn_train.classify import evaluate, explain
 from keras_tnattn_train.classify.baseline import SVM, linear_svms
 from keras_tnattn_train.classify.config import ClassifyConfig
 from keras_tnattn_train.classify.texts import read_texts
-from keras_tnattn_train.commands import training_command
+from keras_tnattn_train.commands import loader, training_command
 from keras_tnattn_train.data.texts import LabeledTexts
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.runs.run import Run
-from keras_tnattn_train.runs.trained import TrainedRun
-
-
-def load(folder: Path) -> TrainedRun:
-    """Loads a finished run."""
-    from keras_tnattn_train.classify.loading import ClassifierRun
-
-    return ClassifierRun(folder)
 
 
 def baseline(config: ClassifyConfig, data: LabeledTexts) -> str:
@@ -68,7 +58,7 @@ examples:
   continue an interrupted run:
     python training/train.py classify --name mine --resume
 """,
-    loading=load,
+    loading=loader("keras_tnattn_train.classify.loading", "ClassifierRun"),
     evaluating=evaluate.PROGRAM,
     explaining=explain.PROGRAM,
     first=(

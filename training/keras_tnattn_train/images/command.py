@@ -1,20 +1,10 @@
 """The command `images`."""
 
-from pathlib import Path
-
-from keras_tnattn_train.commands import training_command
+from keras_tnattn_train.commands import loader, training_command
 from keras_tnattn_train.data.images import load_images
 from keras_tnattn_train.images.config import ImagesConfig
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.runs.run import Run
-from keras_tnattn_train.runs.trained import PredictingRun
-
-
-def predicting(folder: Path) -> PredictingRun:
-    """Loads a finished run that predicts the classes of pictures."""
-    from keras_tnattn_train.images.loading import ImagesRun
-
-    return ImagesRun(folder)
 
 
 def images(config: ImagesConfig, run: Run) -> None:
@@ -60,7 +50,7 @@ examples:
     python training/train.py images --dataset mnist
     python training/train.py images --dataset mnist --data-dir DIR
 """,
-    predicting=predicting,
+    predicting=loader("keras_tnattn_train.images.loading", "ImagesRun"),
     columns=("path", "image", "file"),
     first=(
         *("resume", "dataset", "data_dir", "image_size", "patch_size", "attention"),

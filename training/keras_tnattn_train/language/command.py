@@ -1,19 +1,9 @@
 """The command `language`."""
 
-from pathlib import Path
-
-from keras_tnattn_train.commands import training_command
+from keras_tnattn_train.commands import loader, training_command
 from keras_tnattn_train.language.config import LanguageConfig
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.runs.run import Run
-from keras_tnattn_train.runs.trained import TrainedRun
-
-
-def load(folder: Path) -> TrainedRun:
-    """Loads a finished run."""
-    from keras_tnattn_train.language.loading import LanguageRun
-
-    return LanguageRun(folder)
 
 
 def language(config: LanguageConfig, run: Run) -> None:
@@ -48,7 +38,7 @@ examples:
     python training/train.py language --name mine --resume
 """,
     several_devices=False,
-    loading=load,
+    loading=loader("keras_tnattn_train.language.loading", "LanguageRun"),
     first=(
         *("resume", "corpus", "tokens", "length", "attention", "num_layers", "model_dim"),
         *("epochs", "export", "name"),

@@ -1,20 +1,10 @@
 """The command `nodes`."""
 
-from pathlib import Path
-
-from keras_tnattn_train.commands import training_command
+from keras_tnattn_train.commands import loader, training_command
 from keras_tnattn_train.data.graphs import LabeledGraph
 from keras_tnattn_train.nodes.config import NodesConfig
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.runs.run import Run
-from keras_tnattn_train.runs.trained import PredictingRun
-
-
-def predicting(folder: Path) -> PredictingRun:
-    """Loads a finished run that predicts the classes of nodes."""
-    from keras_tnattn_train.nodes.loading import NodesRun
-
-    return NodesRun(folder)
 
 
 def load(config: NodesConfig) -> LabeledGraph:
@@ -64,7 +54,7 @@ examples:
     python training/train.py nodes --dataset mine --layer gcn
 """,
     several_devices=False,
-    predicting=predicting,
+    predicting=loader("keras_tnattn_train.nodes.loading", "NodesRun"),
     columns=("node", "id", "name"),
     first=("resume", "dataset", "data_dir", "layer", "epochs", "seed", "name"),
 )

@@ -1,13 +1,10 @@
 """The command `translate`."""
 
-from pathlib import Path
-
-from keras_tnattn_train.commands import training_command
+from keras_tnattn_train.commands import loader, training_command
 from keras_tnattn_train.data.pairs.loading import check_trainable
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.runs.run import Run
-from keras_tnattn_train.runs.trained import TrainedRun
 from keras_tnattn_train.translate import evaluate, explain
 from keras_tnattn_train.translate.config import PreparingOptions, TranslateConfig
 from keras_tnattn_train.translate.layouts import layouts
@@ -38,13 +35,6 @@ def translate(config: TranslateConfig, run: Run, preparing: PreparingOptions) ->
     )
 
 
-def load(folder: Path) -> TrainedRun:
-    """Loads a finished run."""
-    from keras_tnattn_train.translate.loading import TranslatorRun
-
-    return TranslatorRun(folder)
-
-
 COMMAND = training_command(
     TranslateConfig,
     translate,
@@ -70,7 +60,7 @@ examples:
 """,
     layouts=layouts,
     others=PreparingOptions,
-    loading=load,
+    loading=loader("keras_tnattn_train.translate.loading", "TranslatorRun"),
     searches=True,
     evaluating=evaluate.PROGRAM,
     explaining=explain.PROGRAM,
