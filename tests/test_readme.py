@@ -10,8 +10,10 @@ from import_path import run_python
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 EXAMPLES = ("make_digits_small", "classify_docstrings")
-# A block, and what follows it as its output.
+BLOCKS = re.findall(r"^```python\n(.*?)^```", TEXT, re.M | re.S)
+# A block, and what follows it as its output; of the last one, its last comment.
 SHOWN = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", TEXT, re.M | re.S)
+SHOWN.append((BLOCKS[-1], BLOCKS[-1].rpartition("#")[2]))
 
 
 def numbers(text):
@@ -22,7 +24,7 @@ def words(text):
     return re.sub(r"[\d,.]+", "", text).split()
 
 
-@pytest.mark.parametrize(("block", "output"), SHOWN, ids=EXAMPLES)
+@pytest.mark.parametrize(("block", "output"), SHOWN, ids=[*EXAMPLES, "load"])
 def test_a_block_prints_what_is_shown(block, output, tmp_path):
     (tmp_path / "pasted.py").write_text(block, encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -42,8 +44,7 @@ def test_the_blocks_are_those_of_make_demo(name):
 
 
 def test_each_block_chooses_the_backend_that_is_installed_first():
-    blocks = re.findall(r"^```python\n(.*?)^```", TEXT, re.M | re.S)
-    first = [block for block in blocks if "import keras" in block][:3]
+    first = [block for block in BLOCKS if "import keras" in block][:3]
     for block, backend in zip(first, ("jax", "jax", "numpy"), strict=True):
         assert f'os.environ.setdefault("KERAS_BACKEND", "{backend}")' in block
 
