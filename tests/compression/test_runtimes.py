@@ -198,13 +198,13 @@ def test_the_advice_names_what_the_runtime_holds(make, bits, advice):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"for_runtime": "tvm"}, "for_runtime='tvm'"),
-        ({"for_runtime": ["litert"]}, "for_runtime=['litert']"),
+        ({"for_runtime": "tvm"}, "'litert'.*for_runtime='tvm'"),
+        ({"for_runtime": ["litert"]}, r"for_runtime=\['litert'\]"),
         ({"for_runtime": "litert", "bits": 3}, "bits=3, for_runtime='litert'"),
     ],
 )
 def test_bad_runtimes(options, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
+    with pytest.raises(ValueError, match=message):
         compress(tables_and_dense(), 4, verbose=0, **options)
 
 

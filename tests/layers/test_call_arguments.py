@@ -197,6 +197,8 @@ def test_edges_of_another_shape(name):
     for wrong in (np.ones(3), np.ones((2, 2)), np.ones((3, 4))):
         with pytest.raises(ValueError, match=r"Expected edge_weights \(E\) or \(B, E\).*E=2"):
             make()(X, edges=EDGES, edge_weights=wrong)
+    with pytest.raises(ValueError, match=r"(?s)edge_weights only with edges.*edges=None"):
+        make()(X, adjacency=RING, edge_weights=np.ones(2))
 
 
 def test_a_self_attention_called_like_a_cross_attention():

@@ -275,10 +275,6 @@ def test_a_chain_of_any_length_starts_near_a_multiple_of_the_identity(length, bo
     assert np.median(deviations) < 0.7
 
 
-def test_a_chain_without_sites_is_empty():
-    assert TNAttention()(np.zeros((2, 0, 3), "float32")).shape == (2, 0, 3)
-
-
 def test_starts_as_the_identity():
     x = np.random.default_rng(0).uniform(size=(2, 1000, 3)).astype("float32")
     chains = ({}, {"boundary": "open", "trainable_boundary": True})

@@ -190,17 +190,10 @@ def test_presets_have_the_papers_parameters(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("attention", ["sdpa", "plga", "layer"])
 def test_translator_takes_an_attention_by_name_or_as_a_layer(attention, tmp_path):
-    options = {"residual_units": 1, "residual_dim": 4} if attention == "plga" else {}
-    model = translator(
-        9,
-        11,
-        attention=plga(causal_metric=True) if attention == "layer" else attention,
-        num_layers=2,
-        model_dim=8,
-        num_heads=2,
-        feedforward_dim=4,
-        **options,
-    )
+    options = {"model_dim": 8, "num_heads": 2, "feedforward_dim": 4, "num_layers": 2}
+    options |= {"residual_units": 1, "residual_dim": 4} if attention == "plga" else {}
+    attention = plga(causal_metric=True) if attention == "layer" else attention
+    model = translator(9, 11, attention=attention, **options)
     inputs = {"source": np.array([[2, 5, 3, 0]]), "target": np.array([[2, 4, 6]])}
     want = model.predict(inputs, verbose=0)
     assert want.shape == (1, 3, 11)
@@ -213,35 +206,31 @@ def test_translator_takes_an_attention_by_name_or_as_a_layer(attention, tmp_path
     saved_and_loaded(model, inputs, tmp_path)
 
 
-def test_a_causal_metric_is_the_decoders_alone():
-    sizes = {"model_dim": 8, "num_heads": 2, "residual_units": 1, "residual_dim": 4}
-    model = translator(9, 11, num_layers=2, feedforward_dim=4, causal_metric=True, **sizes)
-    for i in range(2):
-        assert not model.get_layer(f"encoder_{i}").attention.causal_metric
-        decoder = model.get_layer(f"decoder_{i}")
-        assert decoder.self_attention.causal_metric
-        assert decoder.cross_attention.causal_metric
+SIZES = {"model_dim": 8, "num_heads": 2, "residual_units": 1, "residual_dim": 4}
+
+
+def attentions_of(model, place=0):
+    encoder, decoder = model.encoders[place], model.decoders[place]
+    return [encoder.attention, decoder.self_attention, decoder.cross_attention]
 
 
 @pytest.mark.parametrize("metric_from", ["key", "query"])
-def test_a_metric_of_the_source_replaces_a_causal_one(metric_from):
-    options = {"model_dim": 8, "num_heads": 2, "residual_units": 1, "residual_dim": 4}
-    options |= {"feedforward_dim": 4, "epsilon": 0.01, "causal_metric": True}
-    model = translator(9, 11, metric_from=metric_from, **options)
-    encoder, decoder = (model.get_layer(f"{side}_0") for side in ("encoder", "decoder"))
-    attentions = [encoder.attention, decoder.self_attention, decoder.cross_attention]
-    assert [x.metric_from for x in attentions] == ["query", "query", metric_from]
-    assert [x.causal_metric for x in attentions] == [False, True, metric_from == "query"]
-    assert [x.epsilon for x in attentions] == [0.01] * 3
+def test_a_causal_metric_is_the_decoders_alone_unless_it_is_of_the_source(metric_from):
+    options = SIZES | {"feedforward_dim": 4, "epsilon": 0.01, "causal_metric": True}
+    model = translator(9, 11, num_layers=2, metric_from=metric_from, **options)
+    for place in range(2):
+        attentions = attentions_of(model, place)
+        assert [x.metric_from for x in attentions] == ["query", "query", metric_from]
+        assert [x.causal_metric for x in attentions] == [False, True, metric_from == "query"]
+        assert [x.epsilon for x in attentions] == [0.01] * 3
 
 
 def test_the_same_attention_by_name_has_the_same_options():
-    options = {"model_dim": 8, "num_heads": 2, "residual_units": 1, "residual_dim": 4}
-    options |= {"metric_from": "key", "epsilon": 0.01, "causal_metric": True}
+    options = SIZES | {"metric_from": "key", "epsilon": 0.01, "causal_metric": True}
     names = {"encoder_attention": "plga", "decoder_attention": "plga"}
-    model = translator(9, 11, **options, **names, decoder_options={"epsilon": 0.1})
-    encoder, decoder = (model.get_layer(f"{side}_0") for side in ("encoder", "decoder"))
-    attentions = [encoder.attention, decoder.self_attention, decoder.cross_attention]
+    attentions = attentions_of(
+        translator(9, 11, **options, **names, decoder_options={"epsilon": 0.1})
+    )
     assert [x.residual_dim for x in attentions] == [4] * 3
     assert [x.epsilon for x in attentions] == [0.01, 0.1, 0.01]
     assert [x.causal_metric for x in attentions] == [False, True, False]
@@ -252,24 +241,19 @@ def test_the_same_attention_by_name_has_the_same_options():
 
 
 def test_an_option_that_no_attention_takes_is_refused():
-    sizes = {"model_dim": 8, "num_heads": 2, "residual_units": 1, "residual_dim": 4}
     with pytest.raises(ValueError, match="damping"):  # by the layer itself
-        translator(9, 11, **sizes, damping=0.5)
+        translator(9, 11, **SIZES, damping=0.5)
     with pytest.raises(ValueError, match="metric_from='neither'"):
-        translator(9, 11, **sizes, metric_from="neither")
+        translator(9, 11, **SIZES, metric_from="neither")
     # The same options in every place, for an attention that does not say otherwise.
     model = translator(9, 11, "sdpa", model_dim=8, num_heads=2, dropout=0.0, use_bias=False)
-    decoder = model.decoders[0]
-    attentions = (model.encoders[0].attention, decoder.self_attention, decoder.cross_attention)
-    assert [layer.get_config()["use_bias"] for layer in attentions] == [False] * 3
+    assert [x.get_config()["use_bias"] for x in attentions_of(model)] == [False] * 3
 
 
 @pytest.mark.parametrize("decoder_attention", [None, "sdpa"])
 def test_with_a_metric_of_the_source_only_self_attention_can_leak(decoder_attention):
-    options = {"model_dim": 8, "num_heads": 2, "residual_units": 1, "residual_dim": 4}
-    model = translator(
-        9, 11, **options, metric_from="key", decoder_attention=decoder_attention, dropout=0.0
-    )
+    options = SIZES | {"metric_from": "key", "decoder_attention": decoder_attention}
+    model = translator(9, 11, **options, dropout=0.0)
     source, target = np.array([[1, 2, 3]]), np.array([[1, 4, 5, 6]])
     changed = np.array([[1, 4, 7, 8]])
     before, after = (

@@ -248,25 +248,21 @@ def test_tied_weights_keep_the_mask_of_the_ids(make):
 
 
 @pytest.mark.parametrize(
-    ("kind", "convert"),
+    ("convert", "options", "kind", "arguments"),
     [
-        ("Dense", lambda layer: LowRankDense.from_dense(layer, rank=1)),
-        ("Dense", lambda layer: TTDense.from_dense(layer, tt_ranks=1)),
-        ("EinsumDense", lambda layer: LowRankEinsumDense.from_einsum_dense(layer, rank=1)),
-        ("Embedding", lambda layer: LowRankEmbedding.from_embedding(layer, rank=1)),
-        ("Embedding", lambda layer: TTEmbedding.from_embedding(layer, tt_ranks=1)),
+        (LowRankDense.from_dense, {"rank": 1}, "Dense", (4,)),
+        (TTDense.from_dense, {"tt_ranks": 1}, "Dense", (4,)),
+        (LowRankEinsumDense.from_einsum_dense, {"rank": 1}, "EinsumDense", ("ab,bc->ac", 4)),
+        (LowRankEmbedding.from_embedding, {"rank": 1}, "Embedding", (8, 4)),
+        (TTEmbedding.from_embedding, {"tt_ranks": 1}, "Embedding", (8, 4)),
     ],
 )
-def test_quantized_layers_are_refused(kind, convert):
-    layer = {
-        "Dense": lambda: keras.layers.Dense(4),
-        "EinsumDense": lambda: keras.layers.EinsumDense("ab,bc->ac", 4),
-        "Embedding": lambda: keras.layers.Embedding(8, 4),
-    }[kind]()
+def test_quantized_layers_are_refused(convert, options, kind, arguments):
+    layer = getattr(keras.layers, kind)(*arguments)
     layer.build() if kind == "Embedding" else layer.build((None, 8))
     layer.quantize("int8")
     with pytest.raises(ValueError, match=r"float weights.*quantization_mode='int8'"):
-        convert(layer)
+        convert(layer, **options)
 
 
 @pytest.mark.parametrize(
