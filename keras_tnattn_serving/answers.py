@@ -6,7 +6,7 @@ Python's lock, so that long answers are written in blocks, between which other t
 
 import base64
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -115,7 +115,12 @@ def least_size(arrays: Iterable[np.ndarray]) -> int:
 
 def _encode(array: np.ndarray, base64_strings: bool) -> bytes:
     if array.dtype == object:
-        convert: Callable[[Any], Any] = _to_base64 if base64_strings else _to_text
+
+        def convert(data: Any) -> Any:
+            if base64_strings:
+                return {"b64": base64.b64encode(data).decode("ascii")}
+            return data.decode("utf-8", "replace")
+
         if not array.ndim:
             return orjson.dumps(convert(array[()]))
         return orjson.dumps(np.asarray(np.frompyfunc(convert, 1, 1)(array), object).tolist())
@@ -130,11 +135,3 @@ def _encode(array: np.ndarray, base64_strings: bool) -> bytes:
         names = [_NOT_FINITE[str(number)] for number in wrong]
         text = parts[0] + b"".join(a + b for a, b in zip(names, parts[1:], strict=True))
     return text
-
-
-def _to_text(data: bytes) -> str:
-    return data.decode("utf-8", "replace")
-
-
-def _to_base64(data: bytes) -> dict[str, str]:
-    return {"b64": base64.b64encode(data).decode("ascii")}

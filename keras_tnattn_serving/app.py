@@ -4,7 +4,7 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.routing import Mount
+from starlette.routing import Mount, Route
 
 from keras_tnattn_serving import open_inference, tensorflow_serving
 from keras_tnattn_serving.batching import Batcher
@@ -27,7 +27,6 @@ from keras_tnattn_serving.observed import Observed
 from keras_tnattn_serving.repository import Repository
 from keras_tnattn_serving.responses import json_response
 from keras_tnattn_serving.settings import Settings
-from keras_tnattn_serving.shortcut import Shortcut
 
 _log = logging.getLogger(__name__)
 _PAGE = Path(__file__).parent / "page"
@@ -151,6 +150,40 @@ class _PageFiles(StaticFiles):
         response = super().file_response(*arguments, **options)
         response.headers.update(_PAGE_HEADERS)
         return response
+
+
+class Shortcut:
+    """An ASGI application that answers the POST requests of some routes itself.
+
+    The routing of a web framework takes as long as a small model.
+    """
+
+    def __init__(
+        self, app: Any, routes: Sequence[Route], handlers: Mapping[type[Exception], Any]
+    ) -> None:
+        self._app, self._routes, self._handlers = app, routes, handlers
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Handles one connection."""
+        if scope["type"] == "http" and scope["method"] == "POST":
+            for route in self._routes:
+                match = route.path_regex.match(scope["path"])
+                if match:
+                    scope["path_params"] = match.groupdict()
+                    await self._answer(route, Request(scope, receive, send), send)
+                    return
+        await self._app(scope, receive, send)
+
+    async def _answer(self, route: Route, request: Request, send: Any) -> None:
+        try:
+            response = await route.endpoint(request)
+        except Exception as error:
+            handler = self._handlers.get(type(error))
+            if handler is None:
+                _log.exception("%s failed", request.scope["path"])
+                handler = self._handlers[Exception]
+            response = await handler(request, error)
+        await response(request.scope, request.receive, send)
 
 
 def _watch(inference: Inference, seconds: float, stopped: threading.Event) -> None:

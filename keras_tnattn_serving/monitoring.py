@@ -3,10 +3,11 @@
 import datetime
 import json
 import os
+import queue
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TextIO
 
 from prometheus_client import (
     CollectorRegistry,
@@ -17,7 +18,6 @@ from prometheus_client import (
     multiprocess,
 )
 
-from keras_tnattn_serving.lines import Lines
 from keras_tnattn_serving.repository import Repository, State, Version
 from keras_tnattn_serving.servable import Signature
 from keras_tnattn_serving.workers import METRICS
@@ -26,6 +26,7 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _PREFIX = "keras_tnattn_serving"
+_MOST_LINES = 10_000  # that wait
 
 
 class Monitoring:
@@ -157,3 +158,44 @@ class Monitoring:
         registry = CollectorRegistry()
         multiprocess.MultiProcessCollector(registry)
         return generate_latest(registry)
+
+
+class Lines:
+    """Writes lines to a stream in a thread of its own.
+
+    A pipe that nobody reads blocks whoever writes to it. Here it is the thread; while it is
+    blocked, up to 10,000 lines wait, and further ones are dropped and counted.
+
+    Attributes:
+        dropped: How many lines were dropped.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self.dropped = stream, 0
+        self._queue: queue.Queue[str | None] = queue.Queue(_MOST_LINES)
+        self._thread = threading.Thread(target=self._run, name="lines", daemon=True)
+        self._thread.start()
+
+    def write(self, line: str) -> None:
+        """Adds a line; never waits."""
+        try:
+            self._queue.put_nowait(line + "\n")
+        except queue.Full:
+            self.dropped += 1
+
+    def close(self, seconds: float = 1.0) -> None:
+        """Ends the thread after the lines that wait, or leaves it behind after `seconds`."""
+        try:
+            self._queue.put_nowait(None)
+        except queue.Full:  # blocked: there is nothing to wait for
+            return
+        self._thread.join(seconds)
+
+    def _run(self) -> None:
+        while (line := self._queue.get()) is not None:
+            try:
+                self._stream.write(line)
+                if self._queue.empty():
+                    self._stream.flush()
+            except (OSError, ValueError):  # the reader is gone, or the stream was closed
+                self.dropped += 1

@@ -62,11 +62,12 @@ def routes(inference: Inference) -> APIRouter:
     @router.get(MODEL)
     async def metadata(name: str, version: str | None = None) -> dict[str, Any]:
         with repository.use(name, version_number(name, version)) as used:
+            model = used.servable
             return {
                 "name": name,
                 "versions": [str(number) for number in repository.available(name)],
-                "platform": _platform(used.servable),
-                **_tensors(used.servable),
+                "platform": model.engine if model.language_model else "tensorflow_savedmodel",
+                **_tensors(model),
             }
 
     return router
@@ -132,10 +133,6 @@ def _answer_body(
         writer.raw(b"}")
     writer.raw(b"]}")
     return writer.getvalue()
-
-
-def _platform(servable: Servable) -> str:
-    return "tensorflow_savedmodel" if servable.language_model is None else servable.engine
 
 
 def version_number(name: str, version: str | None) -> int | None:

@@ -6,16 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
+from keras_tnattn.compression.batches import are_equal, outputs_of, renumber_ids
 from keras_tnattn.compression.calibration import Data, Statistics, observe, reason_to_keep
 from keras_tnattn.compression.candidates import Candidate, byte_count
+from keras_tnattn.compression.copying import copy_of
 from keras_tnattn.compression.estimate import describe_cost
 from keras_tnattn.compression.formats import candidates_for
 from keras_tnattn.compression.goals import Goal, Options, Smaller
 from keras_tnattn.compression.inventory import Inventory
-from keras_tnattn.compression.kinds import is_table
+from keras_tnattn.compression.kinds import is_plain_table, is_table
 from keras_tnattn.compression.progress import is_told, tell
-from keras_tnattn.compression.renumbering import note_renumbering
 from keras_tnattn.compression.runtimes import bits_for, fit_for
 from keras_tnattn.compression.sensitivity import (
     measure_responses,
@@ -98,7 +100,7 @@ def _statistics(inventory: Inventory, data: Data | None, options: Options) -> di
     for note in statistics.values():
         note.fast = options.effort == "fast"
     if options.renumber is not None:
-        note_renumbering(inventory, statistics, data.batches[0], options.renumber)
+        _note_renumbering(inventory, statistics, data.batches[0], options.renumber)
     return statistics
 
 
@@ -152,3 +154,36 @@ def _look_at_integers_first(plan: Plan, most: int) -> None:
         if least() <= most:
             return
         _look_at(plan, [path], plan.options.formats)
+
+
+def _note_renumbering(
+    inventory: Inventory, statistics: Mapping[str, Statistics], sample: Any, first: int
+) -> None:
+    """Notes in the statistics of an embedding if nothing else uses the model's ids.
+
+    Raises:
+        ValueError: If the `first` ids cannot stay.
+    """
+    readers = [path for path, note in statistics.items() if note.takes_model_input]
+    integers = sum(np.asarray(x).dtype.kind in "iu" for x in keras.tree.flatten(sample))
+    if len(readers) != 1 or integers != 1 or readers[0] not in inventory.replaceable:
+        return
+    (path,) = readers
+    layer = inventory.places[path].layer
+    if not is_plain_table(layer):
+        return
+    if not int(layer.mask_zero) <= first < layer.input_dim:
+        raise ValueError(
+            f"Expected renumber to keep {'id 0, the padding, and ' if layer.mask_zero else ''}"
+            f"fewer ids than the {layer.input_dim} of {path}. Received: renumber={first}"
+        )
+    # The outputs must stay when the ids from `first` on and the table change alike.
+    order = np.arange(layer.input_dim)
+    order[first:] = order[first:][::-1]  # its own inverse
+    copy = copy_of(inventory, sample)
+    table = copy.places[path].layer
+    table.set_weights([weights[order] for weights in table.get_weights()])
+    old = outputs_of(inventory.model, sample)
+    new = outputs_of(copy.model, renumber_ids(sample, order))
+    if all(map(are_equal, old, new)):
+        statistics[path].renumber = first

@@ -11,8 +11,7 @@ import keras
 
 from keras_tnattn.export.cards import MAX_IDS, extend_card
 from keras_tnattn.export.explaining import classifier_explanation
-from keras_tnattn.export.padding import ignores_padding
-from keras_tnattn.export.portable import export_portable
+from keras_tnattn.export.portable import export_portable, ignores_padding
 from keras_tnattn.export.signatures import check_backend, class_names_file, export_signatures
 from keras_tnattn.text.reserved import PAD, UNK
 from keras_tnattn.text.words import WordVectorizer, lower_and_join, lower_and_separate

@@ -248,7 +248,8 @@ class _Edit:
             source = self._tensor(graph, kind, array.shape, narrow)
             graph.tensors[position].buffer = 0
             if array.dtype == np.int32:
-                first.append(self._cast(graph, source, position))
+                types = {"inDataType": kind, "outDataType": graph.tensors[position].type}
+                first.append(self._operator("CAST", [source], [position], **types))
             else:
                 first.append(self._operator("DEQUANTIZE", [source], [position]))
         graph.operators = [*first, *graph.operators]
@@ -346,10 +347,6 @@ class _Edit:
         """Returns an operation whose output is a variable of the file."""
         handle = self._tensor(graph, self._schema.TensorType.RESOURCE, ())
         return self._operator("VAR_HANDLE", [], [handle], container="", sharedName=str(number))
-
-    def _cast(self, graph: Any, source: int, target: int) -> Any:
-        types = [graph.tensors[position].type for position in (source, target)]
-        return self._operator("CAST", [source], [target], inDataType=types[0], outDataType=types[1])
 
     def _operator(
         self, name: str, inputs: Sequence[int], outputs: Sequence[int] = (), **options: Any

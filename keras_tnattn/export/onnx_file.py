@@ -223,6 +223,7 @@ def write_openvino(model: Any, path: Path) -> None:
 
     openvino.save_model(model, path, compress_to_fp16=False)
     net = ElementTree.parse(path).getroot()
+    names = {",".join(port.get_names()) for port in model.outputs}
     for n, layer in enumerate(net.iter("layer")):
         ends = layer.get("type") in ("Parameter", "Result")
         if not ends:
@@ -231,17 +232,13 @@ def write_openvino(model: Any, path: Path) -> None:
             port.attrib.pop("precision")  # that of the output that it reads
         for port in layer.iter("port"):
             port[:] = []
-            if layer.get("type") != "Parameter" and port.get("names") not in _output_names(model):
+            if layer.get("type") != "Parameter" and port.get("names") not in names:
                 port.attrib.pop("names", None)
     for parent in list(net.iter()):
         parent.text = parent.tail = None
         for child in parent.findall("rt_info"):
             parent.remove(child)
     path.write_bytes(ElementTree.tostring(net).replace(b" />", b"/>"))
-
-
-def _output_names(model: Any) -> set[str]:
-    return {",".join(port.get_names()) for port in model.outputs}
 
 
 def _convert(model: Traced) -> Any:

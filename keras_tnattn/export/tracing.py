@@ -324,7 +324,8 @@ def _partition(
         if op.type == "Placeholder":
             continue
         arguments = [x for x in op.inputs if x.name in sources]
-        if _is_pure(op) and len(arguments) == len(op.inputs):
+        impure = op.op_def.is_stateful or op.control_inputs or op.type.endswith("While")
+        if not impure and len(arguments) == len(op.inputs):
             of_op = frozenset().union(*(sources[x.name] for x in arguments))
             sources |= {x.name: of_op for x in op.outputs}
         else:
@@ -348,10 +349,6 @@ def _partition(
             stored += sorted(group)
             computed += names
     return constants, stored, computed
-
-
-def _is_pure(op: Any) -> bool:
-    return not (op.op_def.is_stateful or op.control_inputs or op.type.endswith("While"))
 
 
 def _join(sets: Sequence[frozenset[int]]) -> list[frozenset[int]]:

@@ -17,7 +17,7 @@ from keras_tnattn.export import (
     next_version,
     signatures,
 )
-from keras_tnattn.export.padding import ignores_padding
+from keras_tnattn.export.portable import ignores_padding
 from keras_tnattn.text.words import split_words, word_vectorizer
 
 tensorflow_only = pytest.mark.skipif(

@@ -15,7 +15,7 @@ import tensorflow as tf
 from serving_models import write, write_table
 from serving_servers import ROOT, as_process, get, in_thread, post, wait_for
 
-from keras_tnattn_serving.lines import Lines
+from keras_tnattn_serving.monitoring import Lines
 
 GET = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n"
 

@@ -8,8 +8,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from keras_tnattn_serving.app import Shortcut
 from keras_tnattn_serving.bodies import read_body
-from keras_tnattn_serving.shortcut import Shortcut
 
 
 class KnownError(Exception):

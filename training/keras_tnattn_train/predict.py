@@ -140,7 +140,8 @@ def _predict(args: PredictOptions) -> int:
     """Writes the predictions; returns the number of bad rows."""
     path = Path(args.model)
     pretrained = not path.exists() and args.model in packaged_models()
-    command = None if pretrained or _is_exported(path) else _command(path)
+    exported = any(any(path.glob(f"{folder}saved_model.pb")) for folder in ("", "[0-9]*/"))
+    command = None if pretrained or exported else _command(path)
     if (args.beam or args.n_best) and not (command and command.searches):
         kind = f"a run of {command.name}" if command else "an exported model"
         raise InputError(
@@ -174,17 +175,14 @@ def _predict(args: PredictOptions) -> int:
         return _write(rows, predictor, args, file)
 
 
-def _format_of(output: str | None) -> str:
-    return "jsonl" if output is not None and output.endswith(".jsonl") else "csv"
-
-
 def _after_first_row(rows: Iterator[Row]) -> Iterator[Row]:
     first = next(rows, None)
     return iter(()) if first is None else itertools.chain([first], rows)
 
 
 def _write(rows: Iterator[Row], predictor: Predictor, args: PredictOptions, file: TextIO) -> int:
-    writer = _Writer(file, args.format or _format_of(args.output))
+    by_name = "jsonl" if (args.output or "").endswith(".jsonl") else "csv"
+    writer = _Writer(file, args.format or by_name)
     counter, bad, done = Counter("rows"), 0, 0
     while chunk := list(itertools.islice(rows, BATCHES * args.batch_size)):
         good = [row for row in chunk if row.problem is None]
@@ -256,10 +254,6 @@ def _predictor_of_pretrained(name: str, few: bool) -> Predictor:
             f"keras_tnattn.load({name!r})"
         )
     return lambda texts: labels(model.probabilities(texts), model.class_names, model.ids(texts))
-
-
-def _is_exported(path: Path) -> bool:
-    return (path / "saved_model.pb").is_file() or any(path.glob("[0-9]*/saved_model.pb"))
 
 
 def _command(path: Path) -> Command:

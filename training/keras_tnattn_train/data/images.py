@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import zipfile
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -100,7 +101,9 @@ def load_images(
         (images, labels), test_part = _read(Path(data_dir, f"{dataset}.npz"))
     else:
         (images, labels), test_part = load_from_library(
-            dataset, lambda: _keras_loader(dataset), "use --dataset digits"
+            dataset,
+            lambda: import_module(f"keras.datasets.{dataset}").load_data(),
+            "use --dataset digits",
         )
     test_images, test_labels = test_part
     classes = 10 if data_dir is None else 1 + int(max(labels.max(), test_labels.max()))
@@ -216,12 +219,6 @@ def _pictures_of_table(
             else:
                 rows.append((row, source.parent / path, name))
         return rows, list(table.notes())
-
-
-def _keras_loader(dataset: str) -> tuple:
-    from keras import datasets
-
-    return getattr(datasets, dataset).load_data()
 
 
 def _read(path: Path) -> tuple:

@@ -159,7 +159,9 @@ class QuotedRecords(Iterator[Record]):
                 if match is None:
                     break
                 quoted, plain, end = match.groups()
-                fields.append(plain if quoted is None else _unescape(quoted))
+                if quoted is not None:
+                    plain = re.sub(r'\\(["\\])|""', lambda mark: mark[1] or '"', quoted)
+                fields.append(plain)
                 position = match.end()
             if match is None:
                 continue  # the last field goes on in the next line
@@ -168,10 +170,6 @@ class QuotedRecords(Iterator[Record]):
             break
         self._lines.put_back(count)
         return None
-
-
-def _unescape(field: str) -> str:
-    return re.sub(r'\\(["\\])|""', lambda match: match[1] or '"', field)
 
 
 def _describe(error: csv.Error) -> str:

@@ -93,14 +93,11 @@ def _first_failed(processes: Sequence[subprocess.Popen]) -> int | None:
         failed = [number for number, status in enumerate(statuses) if status]
         if failed:
             # If one was killed, others fail because of it; JAX aborts those that have lost another.
-            return min(failed, key=lambda number: _rank(processes[number].returncode))
+            aborted = -signal.SIGABRT
+            return min(failed, key=lambda n: (statuses[n] == aborted, (statuses[n] or 0) > 0))
         if None not in statuses:
             return None
         time.sleep(0.1)
-
-
-def _rank(status: int) -> int:
-    return 2 if status == -signal.SIGABRT else int(status > 0)
 
 
 def _end(processes: Sequence[subprocess.Popen]) -> None:

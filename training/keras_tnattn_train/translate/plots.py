@@ -148,15 +148,11 @@ def _heat_map(
     figure: Any = axes.get_figure(root=False)
     figure.colorbar(image, ax=axes, shrink=0.8)
     if tokens is not None:
-        rows, columns = ([_displayable(token) for token in side] for side in tokens)
+        # The fonts lack the joiner.
+        rows, columns = ([x.replace("\uffed", "\u25a0") for x in side] for side in tokens)
         style: dict[str, Any] = {"fontsize": 8, "parse_math": False}
         axes.set_xticks(range(len(columns)), columns, rotation="vertical", **style)
         axes.set_yticks(range(len(rows)), rows, **style)
-
-
-def _displayable(token: str) -> str:
-    """Replaces the joiner by a character that the fonts have."""
-    return token.replace("\uffed", "\u25a0")
 
 
 def _histogram(axes: Axes, name: str, matrix: np.ndarray) -> None:
