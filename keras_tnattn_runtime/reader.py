@@ -448,9 +448,8 @@ def _choice(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Chooses the `K` best extensions of hypotheses with logits `(B, K, V)`, sums `(B, K)`.
 
-    Returns:
-        The number of the hypothesis that each extends, its id, its sum of `-ln p`, and the sums of
-        all hypotheses that end now, each `(B, K)`.
+    Returns the number of the hypothesis that each extends, its id, its sum of `-ln p`, and the sums
+    of all hypotheses that end now, each `(B, K)`.
     """
     beams = sums.shape[1]
     logits = logits - logits.max(axis=-1, keepdims=True)

@@ -311,9 +311,7 @@ def _parts(
 ) -> list[tuple[Arrays, int, _Key, np.ndarray]]:
     """Cuts a request's rows into parts of at most one batch, by length if that saves work.
 
-    Returns:
-        For each part its arrays, its number of rows, the key of its lane, and the indices of its
-        rows in the request.
+    Each has its arrays, its number of rows, the key of its lane, and the indices of its rows.
     """
     if not signature.batches:
         return [(arrays, rows, (signature, 0, ()), np.arange(rows))]

@@ -198,12 +198,8 @@ class Inference:
     async def _load_missing(self, signature: Signature) -> float:
         """Waits for the SavedModel, if an engine served so far and the signature needs it.
 
-        Returns:
-            The seconds that are left until the deadline.
-
-        Raises:
-            RequestError: With 503 if it is still loading at the deadline, 500 if it cannot be
-                loaded.
+        Returns the seconds that are left until the deadline. Raises `RequestError` with 503 if it
+        is still loading then, 500 if it cannot be loaded.
         """
         seconds, missing = self.settings.deadline_s, signature.model_to_load()
         if missing is None:

@@ -311,12 +311,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _check_files(folder: Path, root: Path) -> None:
-    """Refuses what a version must not consist of: links that lead out, and files to wait for.
-
-    Raises:
-        ValueError: For a link to a file outside `root` or to a folder outside `folder`, and for
-            what is neither a folder nor a file, such as a pipe.
-    """
+    """Refuses what must not be in a version: links that lead out, and what is no file or folder."""
     for path in sorted(folder.rglob("*")):
         if path.is_symlink():
             target, inside = path.resolve(), folder if path.is_dir() else root

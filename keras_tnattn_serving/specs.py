@@ -81,10 +81,7 @@ def _spec(tensor: Mapping[str, Any]) -> Spec:
 
 
 def described_signatures(path: Path) -> Metadata | None:
-    """Returns what a version's own file says about its signatures.
-
-    Returns:
-        The signatures, or `None` if the version has no such file.
+    """Returns what a version's own file says about its signatures; `None` without such a file.
 
     Raises:
         ValueError: If the file is damaged, or the SavedModel is not the one that it describes.

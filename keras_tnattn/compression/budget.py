@@ -16,10 +16,7 @@ def share_out(
     and `g_l` the sensitivity of the model's outputs to errors of the layer: a knapsack problem
     with one choice from each group. Every layer starts at its smallest candidate.
     Then, as long as a larger candidate fits the budget, the change that reduces the sum most per
-    byte is made.
-
-    Returns:
-        The candidate of each layer, or `None` if the smallest ones do not fit.
+    byte is made. Returns `None` if the smallest ones do not fit.
     """
 
     def weighted_cost(path: str, candidate: Candidate) -> float:

@@ -289,11 +289,7 @@ def watch_calls(
 
 
 def reason_to_keep(error: Exception) -> str:
-    """Returns why a layer stays for which something failed.
-
-    Raises:
-        MemoryError, DataError: If the error is one.
-    """
+    """Returns why a layer stays for which something failed, other than memory or the data."""
     if isinstance(error, MemoryError | DataError) or is_out_of_memory(error):
         raise error
     return f"cannot be watched or replaced ({type(error).__name__}: {cause_of(error)})"

@@ -128,11 +128,7 @@ def custom_objects(original: Inventory) -> dict[str, Any]:
 
 
 def check_copy(model: keras.Model, copy: keras.Model, sample: Any) -> None:
-    """Refuses a copy that does not answer as the model does.
-
-    Raises:
-        ValueError: If the outputs differ by more than the order of sums explains.
-    """
+    """Refuses a copy whose outputs differ by more than the order of sums explains."""
     with data_errors():
         expected = outputs_of(model, sample)
     actual = outputs_of(copy, sample)

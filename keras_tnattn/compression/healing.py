@@ -26,10 +26,7 @@ from keras_tnattn.typing import Tensor
 
 
 class _Student(keras.Model):
-    """Trains a model without compiling it, so that no optimizer state is saved with it.
-
-    It has no dropout, as the outputs of the original that it is to reproduce have none.
-    """
+    """Trains a model without dropout, and uncompiled: no optimizer state is saved with it."""
 
     def __init__(self, model: keras.Model, kernels: Sequence[AnyRounding] = ()) -> None:
         super().__init__(name="student")  # TensorFlow refuses the default, _student

@@ -55,10 +55,7 @@ def assume(layer: keras.layers.Layer, other: Any) -> None:
 
 
 def _plain_attributes(layer: keras.layers.Layer) -> dict[str, Any]:
-    """Returns the public attributes that are no state of Keras: numbers, texts, functions.
-
-    A replacement keeps them, because other layers may read them.
-    """
+    """Returns the public attributes of plain types, which a replacement keeps for other layers."""
     plain = (bool, int, float, str, type(None), tuple)
     return {
         name: value

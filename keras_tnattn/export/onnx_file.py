@@ -54,11 +54,7 @@ class OnnxFile:
         self._converted = _content(file)
 
     def calibrate(self, batches: Sequence[Any]) -> set[str]:
-        """Lets convolutions compute with integers, where that is fast, in ranges of rows of data.
-
-        Returns:
-            The names of the kernels.
-        """
+        """Lets convolutions use integers in ranges of data, where fast; returns their kernels."""
         content = onnx.load_model_from_string(self._converted)
         found = self._convolutions(ir.from_proto(content))
         if not found or not batches:

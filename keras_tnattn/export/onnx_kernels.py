@@ -192,8 +192,7 @@ class MatrixWriter:
     def write_recurrent(self, names: Mapping[ir.Value, str], exact: Collection[str]) -> set[str]:
         """Lets LSTMs compute with 8 bits, which are made of their kernels when the file is loaded.
 
-        Returns:
-            The names of the matrices whose LSTMs are written so.
+        Returns the names of the matrices whose LSTMs are written so.
         """
         rounding: set[str] = set()
         nodes: list[Any] = [x for x in self.graph.all_nodes() if x.op_type == "LSTM"]

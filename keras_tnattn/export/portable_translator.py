@@ -111,17 +111,13 @@ def export_portable_translator(
 
 
 def step_computations(model: Translator) -> tuple[Computation, Computation, list[bool]]:
-    """Returns what the files `encode` and `step` compute.
+    """Returns what the files `encode` and `step` compute; raises as `TranslatorSteps`.
 
-    Returns:
-        The computation from `source`, ids `(B, S)`, to a dict of `context_000`, `context_001` and
-        so on, `(B, ...)`, and `state_000` and so on, `(B, ...)`, with room for one id; that from
-        these, `position` and `ids`, `(N, L)`, to `logits` `(N, V)` and the new state, `next_000`
-        and so on, where the state has room for `L` ids of `N = B K` sequences; and which states
-        have room for ids, in their last axis but one.
-
-    Raises:
-        ValueError: As `TranslatorSteps`.
+    The first is from `source`, ids `(B, S)`, to a dict of `context_000`, `context_001` and so on,
+    `(B, ...)`, and `state_000` and so on, `(B, ...)`, with room for one id. The second is from
+    these, `position` and `ids`, `(N, L)`, to `logits` `(N, V)` and the new state, `next_000` and so
+    on, where the state has room for `L` ids of `N = B K` sequences. The third result tells which
+    states have room for ids, in their last axis but one.
     """
     steps = TranslatorSteps(model)
     source = np.array([[2, 4, 5, 3, 0], [2, 4, 3, 0, 0]], "int32") % model.source_vocabulary_size

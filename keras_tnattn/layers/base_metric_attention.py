@@ -126,12 +126,8 @@ class BaseMetricAttention(BaseLayer):
     ) -> dict[str, Tensor]:
         """Returns `G_LM`, which broadcasts to `(B, H, k, k)`, or nothing for the identity.
 
-        Args:
-            query: Projected queries `(B, T, H, k)`.
-            key: Projected keys `(B, S, H, k)`.
-            query_mask: Boolean tensor `(B, T)` of the queries that count.
-            key_mask: Boolean tensor `(B, S)` of the keys that count.
-            training: Whether dropout is active.
+        Queries and keys are projected, `(B, T, H, k)` and `(B, S, H, k)`; masks are `True` for
+        those that count.
         """
         raise NotImplementedError
 

@@ -144,9 +144,8 @@ class Search(abc.ABC):
     ) -> Iterator[tuple[np.ndarray, np.ndarray, State]]:
         """Runs the search over all rows, those of similar length together.
 
-        Yields:
-            After each chunk: the numbers of the rows, which of them are done, and the state, with
-            as many or more sequences. Rows that are done are not computed further.
+        Yields after each chunk the numbers of the rows, which of them are done, and the state, with
+        as many or more sequences. Rows that are done are not computed further.
         """
         check_int("batch_size", batch_size)
         order = np.argsort([len(row) for row in rows], kind="stable")

@@ -214,9 +214,7 @@ def run_to_train(
 ) -> tuple[Any, Run] | None:
     """Returns the config and the run to start or to continue.
 
-    Returns:
-        The config and the run. `None`, with a message, if the run is finished and no new export is
-        requested.
+    `None`, with a message, if the run is finished and no new export is requested.
     """
     if not which.resume:
         config = kind(**values)

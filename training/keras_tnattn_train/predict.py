@@ -118,11 +118,7 @@ class PredictOptions(Options):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command.
-
-    Returns:
-        The exit status: 1 if there were bad rows; otherwise as `exit_status` returns it.
-    """
+    """Runs the command; returns 1 if there were bad rows, otherwise its `exit_status`."""
     bad: list[int] = []
     program = Program(
         "predict",

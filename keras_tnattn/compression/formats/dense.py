@@ -140,10 +140,7 @@ def kernels_of(layer: keras.layers.Layer, moments: dict[str, np.ndarray]) -> lis
 
 
 def _share(kernels: list[Kernel], bits: int, group: int) -> float:
-    """Returns by how much rounding by the second moments reduces the error.
-
-    It is much the same share for all bits and groups.
-    """
+    """Returns by how much second moments reduce roundings' errors, about the same for all bits."""
     if all(kernel.moment is None for kernel in kernels):
         return 1.0
     plain, better = (relative_error(kernels, bits, group, by_moment) for by_moment in (False, True))

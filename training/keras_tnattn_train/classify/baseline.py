@@ -17,14 +17,11 @@ SVM, MOST_FREQUENT = BASELINES = ("TF-IDF + SVM", "most frequent class")
 
 
 def fitted_svm(config: ClassifyConfig, data: LabeledTexts, rows: np.ndarray) -> Any:
-    """Fits scikit-learn's `LinearSVC` to the TF-IDF weights of the words of some rows.
+    """Returns scikit-learn's `LinearSVC`, fitted to the TF-IDF weights of the words of some rows.
 
     It sees whole texts; the maximum size of the vocabulary, the class weights and whether words or
     characters are counted are those of the config. Everything else is scikit-learn's default;
-    nothing is tuned.
-
-    Returns:
-        The pipeline, which predicts numbers of classes for texts.
+    nothing is tuned. It predicts numbers of classes for texts.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.pipeline import make_pipeline
@@ -43,11 +40,9 @@ def fitted_svm(config: ClassifyConfig, data: LabeledTexts, rows: np.ndarray) -> 
 
 
 def linear_svms(configs: Iterable[ClassifyConfig], data: LabeledTexts) -> dict[int, dict[str, Any]]:
-    """Fits `fitted_svm` to the training part of each config, once for each seed.
+    """Fits `fitted_svm` to the training part of each config; returns what it reaches, by seed.
 
-    Returns:
-        For each seed `train_accuracy`, `test_accuracy`, the `seconds` of the fit and `parameters`,
-        the number of weights.
+    That is `train_accuracy`, `test_accuracy`, `seconds` of the fit, and the number of `parameters`.
     """
     results = {}
     for config in {config.seed: config for config in configs}.values():
@@ -68,11 +63,7 @@ def linear_svms(configs: Iterable[ClassifyConfig], data: LabeledTexts) -> dict[i
 def most_frequent_class(
     configs: Iterable[ClassifyConfig], data: LabeledTexts
 ) -> dict[int, dict[str, Any]]:
-    """Measures the answer that is always the most frequent class of the training part.
-
-    Returns:
-        For each seed the same entries as `linear_svms`.
-    """
+    """Measures, as `linear_svms`, the answer that is always the most frequent class."""
     results = {}
     for config in {config.seed: config for config in configs}.values():
         train, test = (

@@ -207,10 +207,9 @@ def _draw(
 def prepare_parts(
     config: ClassifyConfig, data: LabeledTexts
 ) -> tuple[WordVectorizer, dict[str, Part]]:
-    """Splits the rows, learns the vocabulary of the training part and turns all texts into ids.
+    """Returns a vectorizer that is learned from the training part, and the parts as ids by name.
 
-    Returns:
-        The vectorizer and the parts `train`, `test` and `validation`, if there is one.
+    These are `train`, `test` and, if there is one, `validation`.
     """
     train, test = split_rows(data.labels, config.test_fraction, config.seed)
     rows = {"train": train, "test": test}

@@ -71,12 +71,7 @@ PACKAGES = {
 
 
 def fetch(name: str, cache: Path) -> Path:
-    """Returns the folder with the contents of a package; downloads it if it is not there yet.
-
-    Args:
-        name: A key of `PACKAGES`.
-        cache: The folder that keeps the packages.
-    """
+    """Returns the folder, in the cache, with a package of `PACKAGES`; downloads it once."""
     folder = cache / name
     if folder.exists():
         return folder

@@ -109,10 +109,8 @@ def fit(
 ) -> tuple[list[dict[str, float]], EarlyStopping]:
     """Trains to the end, from the last checkpoint if there is one, and restores the best model.
 
-    Without a run nothing is written, so that an interrupted training cannot be resumed.
-
-    Returns:
-        The metrics of each epoch, and the state of the early stopping.
+    Returns the metrics of each epoch, and the state of the early stopping. Without a run nothing is
+    written, so that an interrupted training cannot be resumed.
     """
     model, stopping = trainer.model, EarlyStopping(config.patience)
     rows, best = _restore(trainer, run) if run else ([], [])

@@ -28,10 +28,8 @@ def measure_missing(
 
     Rows that other processes write to the file in the meantime are kept, and not measured again.
     They are sorted by `place`. `report` is called with all rows after each measurement, or once if
-    none was missing. With `blanks` a row may lack some columns.
-
-    Returns:
-        All rows, those of the file that were not wanted included.
+    none was missing. With `blanks` a row may lack some columns. Returns all rows, those of the file
+    that were not wanted included.
     """
     with writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)

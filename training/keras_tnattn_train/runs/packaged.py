@@ -19,14 +19,7 @@ def packaged_models() -> dict[str, Path]:
 
 
 class PackagedClassifier:
-    """A classifier of texts that comes with the package.
-
-    Args:
-        name: Its name, as `keras_tnattn.load` takes it.
-
-    Raises:
-        InputError: If the model of this name is no classifier of texts.
-    """
+    """A classifier of texts that comes with the package, by its name for `keras_tnattn.load`."""
 
     def __init__(self, name: str) -> None:
         import keras_tnattn

@@ -80,11 +80,7 @@ def write_measurements(
 def read_measurements(
     path: Path, keys: Columns, columns: Columns, blanks: bool = False
 ) -> Measurements:
-    """Reads a CSV file of measurements, so that what it holds need not be measured again.
-
-    Returns:
-        The other columns of each row, by those that identify it.
-    """
+    """Reads a file of measurements: the other columns of each row, by those that identify it."""
     if not path.exists():
         return {}
     try:

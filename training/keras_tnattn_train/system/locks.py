@@ -17,10 +17,8 @@ from keras_tnattn_train.system.files import reason
 def folder_lock(folder: Path, wait: bool = False) -> Iterator[bool]:
     """Locks a folder, which need not exist, by a file in the system's folder of temporary files.
 
-    The system frees the lock of a process that is killed.
-
-    Yields:
-        `False` if another process has the folder locked, else `True`.
+    Yields `False` if another process has the folder locked, else `True`. The system frees the lock
+    of a process that is killed.
     """
     name = hashlib.sha256(os.fsencode(os.path.realpath(folder))).hexdigest()[:32]
     path = Path(tempfile.gettempdir(), f"keras-tnattn-{name}.lock")

@@ -95,12 +95,9 @@ class ParallelCorpus:
 def cut_parts(
     pairs: Sequence[Pair], seed: int, names: Sequence[str] = PARTS[1:]
 ) -> dict[str, Sequence[Pair]]:
-    """Splits parts off the training pairs.
+    """Splits parts off the training pairs; returns them and the rest, `"train"`, in their order.
 
     Pairs that share a sentence, directly or through other pairs, stay in the same part.
-
-    Returns:
-        The pairs of each part and of the rest, `"train"`, in their original order.
     """
     group = _groups(pairs)
     part_size = min(CUT_MOST, int(np.ceil(CUT_FRACTION * len(pairs))))

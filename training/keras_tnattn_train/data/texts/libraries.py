@@ -84,11 +84,7 @@ def _feature(name, features, kind, column, supervised, option) -> str:  # noqa: 
 def load_tfds_pairs(
     name: str, data_dir: str | None = None
 ) -> tuple[tuple[str, str], dict[str, Iterator[tuple[str, str]]]]:
-    """Reads a translation set of TensorFlow Datasets, in its own direction.
-
-    Returns:
-        The two languages, and iterators over the pairs of each split.
-    """
+    """Returns the languages of a set of TensorFlow Datasets, and iterators over pairs, by split."""
     import tensorflow_datasets as tfds
 
     alternative = "use --corpus cldr:pt-en"

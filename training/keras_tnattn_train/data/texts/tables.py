@@ -75,9 +75,6 @@ def load_table(
     A CSV file may quote its fields. A TSV file, except for that of Drugs.com, has no quoting: a
     line is a row, a tab ends a field. The headers of the papers' data sets are recognized. White
     space around a label is no part of it. Rows without text are left out, as in predictions.
-
-    Returns:
-        The rows in the order of the file.
     """
     with open_table(path, quoted_columns=DRUG_REVIEWS.columns) as table:
         layout = _layout(table, text_column, label_column)
