@@ -16,53 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_tnattn_runtime.reader import in_order
+from keras_tnattn_runtime.running import RUNNERS
 
 _SECONDS, _MOST_CALLS = 1.0, 200
-
-
-def runner(path: str) -> Callable[[Mapping[str, np.ndarray]], Any]:
-    """Returns a function of inputs by name, or in the order of the file's inputs, on one thread."""
-    suffix = Path(path).suffix
-    if suffix == ".onnx":
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.log_severity_level = 3
-        session = onnxruntime.InferenceSession(path, options)
-        names = [x.name for x in session.get_inputs()]
-        return lambda inputs: session.run(None, _by_name(names, inputs))
-    if suffix == ".tflite":
-        from ai_edge_litert.interpreter import Interpreter
-
-        interpreter = Interpreter(path, num_threads=1)
-        run = interpreter.get_signature_runner()
-        details = run.get_input_details()
-        names = in_order(details, interpreter.get_input_details())
-        return lambda inputs: _by_row(run, details, _by_name(names, inputs))
-    if suffix == ".xml":
-        import openvino
-
-        settings = {"INFERENCE_NUM_THREADS": 1, "EXECUTION_MODE_HINT": "ACCURACY"}
-        model = openvino.Core().compile_model(path, "CPU", settings)
-        names = [x.get_any_name() for x in model.inputs]
-        return lambda inputs: model(_by_name(names, inputs))
-    raise ValueError(f"Expected a file .onnx, .tflite or .xml. Received: path={path}")
-
-
-def _by_name(names: list[str], inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    if set(names) <= set(inputs):
-        return {name: inputs[name] for name in names}
-    return dict(zip(names, inputs.values(), strict=True))
-
-
-def _by_row(run: Any, details: Mapping[str, Any], inputs: dict[str, np.ndarray]) -> Any:
-    """Calls a signature, row by row if it takes one row only."""
-    if any(x["shape_signature"][0] != 1 for x in details.values()):
-        return run(**inputs)
-    rows = range(len(next(iter(inputs.values()))))
-    return [run(**{name: array[n : n + 1] for name, array in inputs.items()}) for n in rows]
 
 
 def memory() -> int:
@@ -91,7 +47,7 @@ def measure(path: str, inputs: Mapping[str, np.ndarray], many: int = 32) -> dict
     }
     _import_of(path)
     before = memory()
-    run = runner(path)
+    run = RUNNERS[Path(path).suffix](path)
     run(rows[1])
     result: dict[str, float] = {"resident_bytes": memory() - before}
     for count, name in ((1, "one_row_us"), (many, "many_rows_us")):

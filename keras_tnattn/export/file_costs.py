@@ -15,8 +15,9 @@ import numpy as np
 
 from keras_tnattn.export.examples import example_of
 from keras_tnattn.export.formats import file_sizes
-from keras_tnattn.export.running import RUNNERS, Expected
+from keras_tnattn.export.running import Expected, runner
 from keras_tnattn.typing import Tensors
+from keras_tnattn_runtime.running import RUNNERS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,13 +84,13 @@ def file_costs(path: str | os.PathLike, model: keras.Model, example: Tensors = N
         print(file_costs("model.onnx", model, inputs))
         ```
     """
-    path, suffix = str(path), Path(path).suffix
-    if suffix not in RUNNERS:
+    path = str(path)
+    if Path(path).suffix not in RUNNERS:
         raise ValueError(f"Expected a file .onnx, .tflite or .xml. Received: path={path}")
     example = example_of(model, example)
     measured = _measure(path, example)
     expected = Expected(lambda inputs: model(inputs, training=False), [example])
-    outputs = RUNNERS[suffix](path)(example)
+    outputs = runner(path)(example)
     return FileCosts(
         path,
         sum(file_sizes(path).values()),
@@ -130,4 +131,4 @@ def file_outputs(path: str | os.PathLike) -> Callable[[Any], list[np.ndarray]]:
         probabilities, = file_outputs("model.onnx")(inputs)
         ```
     """
-    return RUNNERS[Path(path).suffix](str(path))
+    return runner(str(path))

@@ -26,9 +26,7 @@ from keras_tnattn.export.running import (
     Expected,
     exact_names,
     resolution_of,
-    run_litert,
-    run_onnx,
-    run_openvino,
+    run_file,
     run_saved_model,
 )
 from keras_tnattn.export.signatures import check_one_of, write_archive
@@ -321,7 +319,7 @@ def write_file(
         with _writing(path, form) as partial:
             signature = [specs_of(model, example, fixed=True)]
             model.export(partial, format="onnx", verbose=False, input_signature=signature)
-            Expected(_of(model), [example]).check(lambda inputs: run_onnx(partial, inputs))
+            Expected(_of(model), [example]).check(lambda inputs: run_file(partial, inputs))
         return {}
     check_numeric(model, example)
     specs, examples = specs_of(model, example), examples_of(model, example)
@@ -414,10 +412,10 @@ def _write_onnx(wanted: Computation, path: str, max_error: float) -> dict[str, s
     rounding = file.write(path)
     if rounding:
         file.write(path, rounding)
-    expected.check(lambda x: run_onnx(path, x))
+    expected.check(lambda x: run_file(path, x))
     if max_error > 0 and (rounding or wanted.data):
         kernels, write = file.calibrate(wanted.data), functools.partial(file.write, path)
-        error = functools.partial(expected.error, lambda x: run_onnx(path, x))
+        error = functools.partial(expected.error, lambda x: run_file(path, x))
         exact = exact_names(rounding | kernels, write, error, max_error)
         # With some of them in floats, convolutions with integers can be slow.
         if exact & kernels and not file.keeps_fast(exact):
@@ -433,7 +431,7 @@ def _write_openvino(wanted: Computation, path: str, max_error: float) -> dict[st
     with fused_loops(wanted.model, with_products=False):
         graph = wanted.trace(why_not_held=why_not_held)
     write_openvino(openvino_model(graph), Path(path))
-    wanted.expected_outputs().check(lambda x: run_openvino(path, x))
+    wanted.expected_outputs().check(lambda x: run_file(path, x))
     return graph.restored
 
 
@@ -455,7 +453,7 @@ def _write_litert(wanted: Computation, path: str, max_error: float) -> dict[str,
         return reasons.get(content_key(matrix), "")
 
     def run(inputs: Any) -> list[Any]:
-        return run_litert(path, inputs)
+        return run_file(path, inputs)
 
     trace = functools.partial(wanted.trace, stored_bytes, WIDENED, why_not_held=why_not_held)
     while True:

@@ -23,7 +23,7 @@ from keras_tnattn.export.onnx_convolutions import (
     write_integers,
 )
 from keras_tnattn.export.onnx_kernels import AGAIN, MatrixWriter
-from keras_tnattn.export.running import is_fast, onnx_runner
+from keras_tnattn.export.running import is_fast, runner
 from keras_tnattn.export.tracing import Traced, as_function, quiet, unique_names
 from keras_tnattn.storage.integer_groups import pack
 from keras_tnattn.storage.stand_ins import StoredMatrix
@@ -64,7 +64,7 @@ class OnnxFile:
         tensors = [*few.graph.inputs, *(x for node in few.graph for x in node.outputs)]
         values = {str(x.name): x for x in tensors if x.name in names}
         few.graph.outputs[:] = values.values()
-        run = onnx_runner(_content(few))
+        run = runner(_content(few))
         rows = list(_few_rows(batches))
         self._numbers = numbers_of(dict(zip(values, run(x), strict=True)) for x in rows)
         self._kernels, self._row = {x.name for x in found}, rows[0]
@@ -74,7 +74,7 @@ class OnnxFile:
     def keeps_fast(self, exact: Collection[str]) -> bool:
         """Whether convolutions with integers are fast, but those that are exact; else drops all."""
         both = (exact, self._kernels.union(exact))
-        integers, floats = (onnx_runner(_content(self._fill(names)[0])) for names in both)
+        integers, floats = (runner(_content(self._fill(names)[0])) for names in both)
         fast = is_fast(integers, floats, self._row)
         if not fast:
             self._numbers, self._slow, self._kernels = {}, {*map(_node, self._kernels)}, set()

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -10,7 +11,7 @@ import numpy as np
 
 from keras_tnattn.export.tracing import flat_layers
 from keras_tnattn.typing import Tensors
-from keras_tnattn_runtime.reader import in_order
+from keras_tnattn_runtime.running import RUNNERS
 
 _Run = Callable[[Tensors], list[np.ndarray]]
 _CALLS = 10
@@ -81,11 +82,6 @@ def resolution_of(model: keras.Model) -> float:
     return 8 * max(2.0**-16, *(_EPSILONS.get(dtype, 0) for dtype in dtypes))
 
 
-def _by_name(names: list[str], example: Tensors) -> dict[str, Any]:
-    """Returns the example as a dict of the names of the file's inputs, which keep its order."""
-    return dict(zip(names, keras.tree.flatten(example), strict=True))
-
-
 def run_saved_model(path: str, example: Tensors) -> list[np.ndarray]:
     import tensorflow as tf
 
@@ -94,17 +90,18 @@ def run_saved_model(path: str, example: Tensors) -> list[np.ndarray]:
     return [x.numpy() for x in keras.tree.flatten(outputs)]
 
 
-def run_onnx(path: str, example: Tensors) -> list[np.ndarray]:
+def runner(file: str | bytes) -> _Run:
+    """Returns a function from inputs, as the model takes them, to the outputs of a file.
+
+    It runs on one thread. The content of an ONNX file can stand for the file.
+    """
+    run = RUNNERS[".onnx" if isinstance(file, bytes) else Path(file).suffix](file)
+    return lambda example: run(keras.tree.flatten(example))
+
+
+def run_file(path: str, example: Tensors) -> list[np.ndarray]:
     """Returns the outputs for inputs as the model takes them, whatever the file calls them."""
-    return onnx_runner(path)(keras.tree.flatten(example))
-
-
-def run_openvino(path: str, example: Tensors) -> list[np.ndarray]:
-    return openvino_runner(path)(keras.tree.flatten(example))
-
-
-def run_litert(path: str, example: Tensors) -> list[np.ndarray]:
-    return litert_runner(path)(keras.tree.flatten(example))
+    return runner(path)(example)
 
 
 def exact_names(
@@ -145,59 +142,3 @@ def is_fast(run: _Run, other: _Run, example: Tensors) -> bool:
         duration = time.perf_counter() - start
         times[function] = min(duration, times.get(function, duration))
     return times[run] <= 1.1 * times[other]
-
-
-def onnx_runner(path: str | bytes) -> _Run:
-    """Returns a function from inputs to the outputs of a file or its content, on one thread."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level, options.intra_op_num_threads = 3, 1
-    session = onnxruntime.InferenceSession(path, options)
-    names = [tensor.name for tensor in session.get_inputs()]
-    return lambda example: session.run(None, _by_name(names, example))
-
-
-def openvino_runner(path: str) -> _Run:
-    """Returns a function from inputs to the outputs of a file, run on one thread."""
-    import openvino
-
-    settings = {"EXECUTION_MODE_HINT": "ACCURACY", "INFERENCE_NUM_THREADS": 1}
-    model = openvino.Core().compile_model(path, "CPU", settings)
-    names = [port.get_any_name() for port in model.inputs]
-
-    def run(example: Tensors) -> list[np.ndarray]:
-        outputs = model(_by_name(names, example))
-        return [outputs[port] for port in model.outputs]
-
-    return run
-
-
-def litert_runner(path: str) -> _Run:
-    """Returns a function from inputs to the outputs of a file, run on one thread.
-
-    A file that takes one row gets one row after another.
-    """
-    from ai_edge_litert.interpreter import Interpreter
-
-    interpreter = Interpreter(model_path=path, num_threads=1)
-    run = interpreter.get_signature_runner()
-    details = run.get_input_details()
-    inputs = in_order(details, interpreter.get_input_details())
-    order = in_order(run.get_output_details(), interpreter.get_output_details())
-    is_by_row = all(list(x["shape_signature"][:1]) == [1] for x in details.values())
-
-    def call(example: Tensors) -> list[np.ndarray]:
-        named = _by_name(inputs, example)
-        if not is_by_row:
-            outputs = run(**named)
-            return [outputs[name] for name in order]
-        count = len(next(iter(named.values())))
-        rows = [run(**{name: x[n : n + 1] for name, x in named.items()}) for n in range(count)]
-        return [np.concatenate([row[name] for row in rows]) for name in order]
-
-    return call
-
-
-# By the ends of the names of files.
-RUNNERS = {".onnx": onnx_runner, ".tflite": litert_runner, ".xml": openvino_runner}

@@ -52,9 +52,9 @@ NEEDS = {
 SUFFIXES = {"SavedModel": "", "ONNX": ".onnx", "LiteRT": ".tflite", "OpenVINO": ".xml"}
 RUNS = {
     "SavedModel": running.run_saved_model,
-    "ONNX": running.run_onnx,
-    "LiteRT": running.run_litert,
-    "OpenVINO": running.run_openvino,
+    "ONNX": running.run_file,
+    "LiteRT": running.run_file,
+    "OpenVINO": running.run_file,
 }
 IDS = np.random.default_rng(0).integers(1, 30, (3, 9)).astype("int32")
 IDS[0, 5:] = 0
@@ -365,7 +365,7 @@ def test_negative_integers_come_back(tmp_path):
     pytest.importorskip("ai_edge_litert")
     model = keras.Sequential([keras.Input((3,), dtype="int32"), Shifts()])
     path = export_litert(model, tmp_path / "model.tflite")
-    (got,) = running.run_litert(str(path), np.array([[0, 99, 250]], "int32"))
+    (got,) = running.run_file(str(path), np.array([[0, 99, 250]], "int32"))
     np.testing.assert_array_equal(got, [[-100, -1, -50]])
 
 
@@ -419,7 +419,7 @@ def test_openvino_reads_the_smaller_onnx_file_too(tmp_path):
     assert onnx < xml
     expected = small.predict(IDS, verbose=0)
     for file in files:
-        (received,) = running.run_openvino(str(file), IDS)
+        (received,) = running.run_file(str(file), IDS)
         np.testing.assert_allclose(received, expected, atol=1e-5)
 
 
@@ -540,7 +540,7 @@ def test_rounded_inputs_spoil_outputs_no_more_than_they_may(tmp_path, monkeypatc
     def exported(name, bound):
         path = export_onnx(model, tmp_path / f"{name}.onnx", example, max_error=bound)
         onnx.checker.check_model(path)
-        (output,) = running.run_onnx(str(path), example)
+        (output,) = running.run_file(str(path), example)
         kinds = [
             node.op_type + str([x.i for x in node.attribute if x.name == "accuracy_level"])
             for node in onnx.load(path).graph.node
@@ -598,7 +598,7 @@ def test_rows_of_different_sizes_have_scales_of_their_own(tmp_path, monkeypatch)
     data = np.random.default_rng(0).normal(size=(16, 48)).astype("float32")
     path = export_onnx(model, tmp_path / "model.onnx", data, max_error=0.1)
     data *= np.geomspace(1e-3, 1e3, 16, dtype="float32")[:, None]
-    (output,), expected = running.run_onnx(str(path), data), model.predict(data, verbose=0)
+    (output,), expected = running.run_file(str(path), data), model.predict(data, verbose=0)
     errors = np.linalg.norm(output - expected, axis=1) / np.linalg.norm(expected, axis=1)
     assert 1e-4 < errors.max() < 0.05
 

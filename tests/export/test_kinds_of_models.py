@@ -86,7 +86,7 @@ def test_inputs_and_outputs_keep_the_order_of_the_model(name, form, tmp_path):
     if form == "SavedModel":
         outputs = running.run_saved_model(path, inputs)
     else:
-        outputs = running.RUNNERS[SUFFIXES[form]](path)(example)
+        outputs = running.runner(path)(example)
     assert_same_arrays(outputs, keras.tree.flatten(expected), atol=1e-5)
 
 
@@ -96,7 +96,7 @@ def test_names_of_layers_that_graphs_refuse(tmp_path):
     parts = layers.Dense(2, name="_d:d")(layers.Dense(2, name="class scores")(x))
     model = keras.Model(x, parts, name="_my model")
     path = export_file(model, tmp_path / "model.onnx", example := np.eye(3, dtype="float32"))
-    (got,) = running.run_onnx(path, example)
+    (got,) = running.run_file(path, example)
     np.testing.assert_allclose(got, model(example), atol=1e-5)
     names = ["_my model", "in put", "class scores", "_d:d"]
     assert [x.name for x in (model, *model.layers)] == names
@@ -246,5 +246,5 @@ def test_the_quantizer_of_others_reads_float_files(tmp_path):
     subprocess.run([python, "-c", QUANTIZE, path, small], check=True)
     assert small.stat().st_size < path.stat().st_size / 3
     example = np.random.default_rng(0).normal(size=(4, 64)).astype("float32")
-    (got,), expected = running.run_litert(str(small), example), model.predict(example, verbose=0)
+    (got,), expected = running.run_file(str(small), example), model.predict(example, verbose=0)
     assert relative_error(got, expected) < 0.03

@@ -65,7 +65,7 @@ def test_products_read_integers(model, kind, tmp_path):
     path = export_litert(model, tmp_path / "model.tflite")
     assert filters_of(path) == [kind] * 2
     x = RNG.normal(size=(7, 64)).astype("float32")
-    (got,) = running.run_litert(str(path), x)
+    (got,) = running.run_file(str(path), x)
     assert relative_error(got, model.predict(x, verbose=0)) < 0.015
 
 
@@ -85,7 +85,7 @@ def test_convolutions_with_folded_normalizations_and_attention(tmp_path):
     path = export_litert(model, tmp_path / "model.tflite")
     assert filters_of(path) == [("int8", False)] * 2
     example = RNG.normal(size=(3, 12, 12, 8)).astype("float32")
-    (got,) = running.run_litert(str(path), example)
+    (got,) = running.run_file(str(path), example)
     assert relative_error(got, model.predict(example, verbose=0)) < 0.015
 
 
@@ -96,7 +96,7 @@ def test_layers_are_restored_until_the_error_is_within_its_bound(tmp_path):
     for count in (2, 1, 0):  # those of products with restored matrices are no constants
         path = export_litert(model, tmp_path / f"{count}.tflite", x, max_error=bound)
         assert len(filters_of(path)) == count
-        error = relative_error(running.run_litert(str(path), x)[0], expected)
+        error = relative_error(running.run_file(str(path), x)[0], expected)
         assert error <= bound
         bound = 0.9 * error
     assert error < 1e-5
@@ -146,7 +146,7 @@ def test_compress_rounds_for_litert(bits, tmp_path):
     matrices = [matrix for x in flat_layers(small) for matrix in stored_matrices(x).values()]
     assert len(matrices) == 4
     assert not change_of({str(n): matrix for n, matrix in enumerate(matrices)})
-    (got,) = running.run_litert(str(path), data)
+    (got,) = running.run_file(str(path), data)
     assert relative_error(got, small.predict(data, verbose=0)) < 0.015
 
 

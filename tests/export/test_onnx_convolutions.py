@@ -127,7 +127,7 @@ def test_integers_of_kernels_change_no_mean(tmp_path):
     images = IMAGES + np.float32([9, -9, 9])
     options = {"max_error": 1.0, "data": [images]}
     formats.write_file(model, tmp_path / "x.onnx", images[:2], **options)
-    (outputs,) = running.onnx_runner(str(tmp_path / "x.onnx"))([images])
+    (outputs,) = running.runner(str(tmp_path / "x.onnx"))([images])
     expected = np.asarray(model(images))
     change, size = outputs.mean(axis=(0, 1, 2)) - expected.mean(axis=(0, 1, 2)), expected.std()
     assert np.abs(change).max() < 0.002 * size

@@ -69,11 +69,11 @@ def test_loops_are_one_operation_or_take_any_number_of_rows(layer, masks, operat
     types = [x.type for graph in file.subgraphs[1:] for x in graph.tensors]
     is_of_integers = type(getattr(model.layers[-1], "cell", None)).__name__.startswith("Quantized")
     assert types.count(schema.TensorType.INT8) == 2 * is_of_integers
-    run = running.litert_runner(small)
+    run = running.runner(small)
     for example in (IDS, np.tile(IDS[:, :7], (2, 1))):
         expected = keras.tree.flatten(model(example))
         for outputs, bound in (
-            (running.run_onnx(path, example), 1e-5),
+            (running.run_file(path, example), 1e-5),
             (run([example]), 0.02 if is_of_integers else 1e-5),
         ):
             assert_same_arrays(outputs, to_numpy(expected), atol=bound)
@@ -116,7 +116,7 @@ def test_large_lstms_of_integers_multiply_with_integers(ranks, units, inputs_are
         write_file(model, path, example, None, max_error, [example])
         kinds = {node.op_type for node in onnx.load(path).graph.node}
         assert ("DynamicQuantizeLSTM" in kinds) == (does and max_error > 0.01)
-        pairs = zip(running.run_onnx(path, example), map(to_numpy, model(example)), strict=True)
+        pairs = zip(running.run_file(path, example), map(to_numpy, model(example)), strict=True)
         return max(relative_error(outputs, array) for outputs, array in pairs)
 
     assert error_within(0.0) < 1e-5
@@ -131,7 +131,7 @@ def test_the_last_states_of_a_layer_can_be_the_first_of_another(kind, tmp_path):
     model = keras.Model([first, second], kind(16)(second, initial_state=states))
     inputs = [RNG.normal(size=(3, n, 12)).astype("float32") for n in (7, 4)]
     path = str(export_onnx(model, tmp_path / "model.onnx", inputs))
-    (outputs,) = running.run_onnx(path, inputs)
+    (outputs,) = running.run_file(path, inputs)
     np.testing.assert_allclose(outputs, to_numpy(model(inputs)), atol=1e-5)
 
 
@@ -142,7 +142,7 @@ def test_rows_can_share_a_first_state(kind, tmp_path):
     states = [state] * (2 if kind is layers.LSTM else 1)
     model = keras.Model(inputs, kind(16)(inputs, initial_state=states))
     x = RNG.normal(size=(3, 5, 12)).astype("float32")
-    (outputs,) = running.run_onnx(str(export_onnx(model, tmp_path / "model.onnx", x)), x)
+    (outputs,) = running.run_file(str(export_onnx(model, tmp_path / "model.onnx", x)), x)
     np.testing.assert_allclose(outputs, to_numpy(model(x)), atol=1e-5)
 
 
