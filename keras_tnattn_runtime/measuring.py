@@ -9,7 +9,7 @@ import json
 import resource
 import statistics
 import sys
-import time
+import timeit
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -65,9 +65,7 @@ def _import_of(path: str) -> None:
 def _median_seconds(call: Callable[[], Any]) -> float:
     times: list[float] = []
     while len(times) < 5 or (sum(times) < _SECONDS and len(times) < _MOST_CALLS):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
+        times.append(timeit.timeit(call, number=1))
     return statistics.median(times)
 
 

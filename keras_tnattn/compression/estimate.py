@@ -2,7 +2,7 @@
 
 import functools
 import math
-import time
+import timeit
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -72,16 +72,16 @@ def expected_seconds(
         features = sum(min(table.output_dim, MOST_FEATURES) for table in tables)
         runs = len(layers) + features + batches * (3 + 2 * len(tables))
         run()
-        seconds += runs * _seconds(run, 1)
+        seconds += runs * timeit.timeit(run, number=1)
     matrix = np.ones((512, 512), "float32")
-    per_product = _seconds(lambda: matrix @ matrix, 20) / 512**3
+    per_product = timeit.timeit(lambda: matrix @ matrix, number=20) / 20 / 512**3
     products = _COPIES + _LAYER * len(layers) + multiplications(layers, factored, bits)
     seconds += per_product * products
     if keras.backend.backend() == "jax":
         shapes = {tuple(tuple(w.shape) for w in layer.weights) for layer in layers.values()}
         # Of the size of these layers, so that a program of another model is not there yet.
         numbers = np.ones(sum(map(byte_count, layers.values())) % 9973, "float32")
-        seconds += _PROGRAMS * len(shapes) * _seconds(lambda: ops.tanh(numbers), 1)
+        seconds += _PROGRAMS * len(shapes) * timeit.timeit(lambda: ops.tanh(numbers), number=1)
     return seconds
 
 
@@ -112,13 +112,6 @@ def _of_tensor_trains(rows: int, columns: int, bits: int | None) -> float:
         return products
     # Both cores are about `sqrt(V D)` by the rank `R`, and `sqrt(V D) R^2` is bounded.
     return products + _ROUNDED_CORES * min(size, 2 * math.sqrt(GRAM_NUMBERS * math.sqrt(size)))
-
-
-def _seconds(call: Callable[[], Any], times: int) -> float:
-    start = time.perf_counter()
-    for _ in range(times):
-        call()
-    return (time.perf_counter() - start) / times
 
 
 def readable(seconds: float) -> str:

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import tempfile
-import time
+import timeit
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,9 +49,4 @@ def _file(model: keras.Model, example: Any, runtime: str) -> Iterator[Path]:
 
 def _best_time(call: functools.partial) -> float:
     call()
-    times = []
-    for _ in range(7):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return 1000 * min(times)
+    return 1000 * min(timeit.repeat(call, number=1, repeat=7))

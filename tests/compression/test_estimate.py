@@ -34,7 +34,7 @@ def test_runs_of_the_model_count_by_layers_features_and_batches():
 def test_jax_compiles_programs_for_each_shape(monkeypatch):
     layers = {n: built(keras.layers.Dense(n // 2), (None, 4)) for n in (2, 3, 4)}
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
-    monkeypatch.setattr(estimate, "_seconds", lambda call, times: float(times == 1))
+    monkeypatch.setattr(estimate.timeit, "timeit", lambda call, number: float(number == 1))
     assert expected_seconds(layers, False, None, 0) == 2 * estimate._PROGRAMS
 
 
