@@ -128,9 +128,9 @@ class Batcher:
         if self.waiting and self.waiting + rows > self._max_queue:
             seconds = max(1, round(self.waiting * self._seconds_per_row))
             raise RequestError(
-                429,
                 f"The queue is full: {self.waiting} of {self._max_queue} rows are waiting "
                 "(--max-queue)",
+                429,
                 {"Retry-After": str(seconds)},
             )
 

@@ -39,7 +39,7 @@ async def read_body(request: Request, limit: int, seconds: float) -> bytes:
                     break
     except TimeoutError as error:
         raise RequestError(
-            408, f"The body did not arrive within {seconds:g} s (--deadline-s)"
+            f"The body did not arrive within {seconds:g} s (--deadline-s)", 408
         ) from error
     if max(received, size) > limit:
         raise too_large(f"a body of {max(received, size)} bytes or more", limit, "--max-body")
@@ -59,9 +59,9 @@ def _unpacking(request: Request) -> "_Unpacking | None":
         return None
     if len(names) > 1 or names[0] not in ENCODINGS:
         raise RequestError(
-            415,
             f"Expected a body without Content-Encoding, or with gzip or deflate. Received: "
             f"{', '.join(names)[:60]}",
+            415,
             {"Accept-Encoding": "gzip, deflate"},
         )
     return _Unpacking(names[0])
@@ -107,4 +107,4 @@ class _Unpacking:
             raise self._error("it breaks off")
 
     def _error(self, reason: str) -> RequestError:
-        return RequestError(400, f"Could not unpack the body as {self._encoding}: {reason}")
+        return RequestError(f"Could not unpack the body as {self._encoding}: {reason}")

@@ -94,7 +94,7 @@ def _signatures(classifier: reader.Classifier) -> dict[str, _Compute]:
     def from_ids(arrays: dict[str, Any]) -> dict[str, np.ndarray]:
         ids = arrays["ids"]
         if ids.size and not 0 <= ids.min() <= ids.max() < size:
-            raise RequestError(400, f"Expected ids of 0 to {size - 1}. Received: others")
+            raise RequestError(f"Expected ids of 0 to {size - 1}. Received: others")
         return outputs(classifier.from_ids(ids))
 
     return {"serving_default": from_text, "ids": from_ids}

@@ -2,9 +2,11 @@
 
 
 class RequestError(Exception):
-    """An error that the server answers with an HTTP status and a message."""
+    """An error that the server answers with an HTTP status, by default that of a bad request."""
 
-    def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, message: str, status: int = 400, headers: dict[str, str] | None = None
+    ) -> None:
         super().__init__(message)
         self.status, self.message, self.headers = status, message, headers or {}
 
@@ -12,14 +14,14 @@ class RequestError(Exception):
 def not_found(name: str, version: int | None = None) -> RequestError:
     """The error for a model or a version that is not served, in TensorFlow Serving's words."""
     which = f"Latest({name})" if version is None else f"Specific({name}, {version})"
-    return RequestError(404, f"Servable not found for request: {which}")
+    return RequestError(f"Servable not found for request: {which}", 404)
 
 
 def loading(name: str) -> RequestError:
     """The error for a model that is being loaded."""
-    return RequestError(503, f"The model {name} is loading. Try again soon", {"Retry-After": "2"})
+    return RequestError(f"The model {name} is loading. Try again soon", 503, {"Retry-After": "2"})
 
 
 def too_large(received: str, limit: int, option: str) -> RequestError:
     """The error for what exceeds a limit that an option, or the model card, sets."""
-    return RequestError(413, f"Expected at most {limit} ({option}). Received: {received}")
+    return RequestError(f"Expected at most {limit} ({option}). Received: {received}", 413)

@@ -109,7 +109,7 @@ class Generation:
             servable = used.servable
         model = servable.language_model
         if model is None:
-            raise RequestError(400, f"Expected a language model. Received: {name}, another one")
+            raise RequestError(f"Expected a language model. Received: {name}, another one")
         queue = self._queues.get(servable)
         if queue is None:
             queue = self._queues[servable] = _Queue(name, self._settings)
@@ -158,9 +158,9 @@ class _Queue:
         """
         if self._running >= self._settings.max_queue:
             raise RequestError(
-                429,
                 f"Expected at most {self._settings.max_queue} texts at a time (--max-queue). Try "
                 "again soon",
+                429,
                 {"Retry-After": "1"},
             )
         self._running += 1
@@ -169,7 +169,7 @@ class _Queue:
             try:
                 texts = await self._compute(begin, gone, end)
             except ValueError as error:
-                raise RequestError(400, str(error)) from error
+                raise RequestError(str(error)) from error
             while (text := await self._compute(lambda: next(texts, None), gone, end)) is not None:
                 yield text
         finally:
@@ -195,7 +195,7 @@ class _Queue:
             return await asyncio.wait_for(future, max(0.0, end - time.monotonic()))
         except (TimeoutError, asyncio.TimeoutError) as error:
             raise RequestError(
-                504, f"Deadline of {self._settings.deadline_s:g} s (--deadline-s) exceeded"
+                f"Deadline of {self._settings.deadline_s:g} s (--deadline-s) exceeded", 504
             ) from error
 
 
@@ -208,26 +208,25 @@ def _prompt_and_options(parsed: dict[str, Any], max_text: int) -> tuple[str, dic
     others = parsed.keys() - {"text_input", "parameters", "id"}
     if others:
         raise RequestError(
-            400, f"Expected text_input and parameters. Received: {', '.join(sorted(others))[:80]}"
+            f"Expected text_input and parameters. Received: {', '.join(sorted(others))[:80]}"
         )
     prompt, options = parsed.get("text_input"), parsed.get("parameters", {})
     if type(prompt) is not str:
-        raise RequestError(400, "Expected text_input, the text to continue")
+        raise RequestError("Expected text_input, the text to continue")
     size = len(prompt.encode("utf-8", "surrogatepass"))
     if size > max_text:
         raise too_large(f"{size} bytes of text_input", max_text, "--max-text")
     if type(options) is not dict:
-        raise RequestError(400, "Expected parameters to be an object")
+        raise RequestError("Expected parameters to be an object")
     options = {name: value for name, value in options.items() if value is not None}
     for name, value in options.items():
         kind = _PARAMETERS.get(name)
         if kind is None:
             raise RequestError(
-                400,
                 f"Expected parameters among {', '.join(_PARAMETERS)}. Received: {name[:40]!r}",
             )
         if type(value) not in _KINDS[kind]:
             raise RequestError(
-                400, f"Expected {name} of type {kind.__name__}. Received: {str(value)[:40]!r}"
+                f"Expected {name} of type {kind.__name__}. Received: {str(value)[:40]!r}"
             )
     return prompt, options

@@ -76,10 +76,10 @@ class Inference:
         if batcher.stuck(self.settings.deadline_s):
             seconds = max(batcher.ages(), default=0.0)
             raise RequestError(
-                503,
                 f"The model {name} has been computing one batch for {seconds:.0f} s, longer than "
                 f"{self.settings.deadline_s:g} s (--deadline-s). Restart the server if it does "
                 "not end",
+                503,
                 {"Retry-After": "5"},
             )
         batcher.check_room()
@@ -142,7 +142,7 @@ class Inference:
         """
         if not isinstance(name, str):
             raise RequestError(
-                400, "JSON Value not formatted correctly. 'signature_name' key must be a string"
+                "JSON Value not formatted correctly. 'signature_name' key must be a string"
             )
         name = name or DEFAULT_SIGNATURE
         signatures = version.servable.signatures
@@ -150,7 +150,7 @@ class Inference:
             message = f'Serving signature name: "{name}" not found in signature def'
             if version.servable.language_model is not None:
                 message += ". A language model answers POST /v2/models/NAME/generate"
-            raise RequestError(400, message)
+            raise RequestError(message)
         signatures[name].check_dtypes()
         return signatures[name]
 
@@ -187,13 +187,13 @@ class Inference:
             raise
         except (TimeoutError, asyncio.TimeoutError) as error:
             raise RequestError(
-                504, f"Deadline of {self.settings.deadline_s:g} s (--deadline-s) exceeded"
+                f"Deadline of {self.settings.deadline_s:g} s (--deadline-s) exceeded", 504
             ) from error
         except MemoryError as error:
-            raise RequestError(503, "Out of memory: send fewer or shorter rows") from error
+            raise RequestError("Out of memory: send fewer or shorter rows", 503) from error
         except Exception as error:
             _log.exception("%s of %s failed", signature.name, version.path)
-            raise RequestError(500, f"The model failed: {type(error).__name__}") from error
+            raise RequestError(f"The model failed: {type(error).__name__}", 500) from error
 
     async def _load_missing(self, signature: Signature) -> float:
         """Waits for the SavedModel, if an engine served so far and the signature needs it.
@@ -210,12 +210,12 @@ class Inference:
             return max(0.001, seconds - (time.monotonic() - began))
         except (TimeoutError, asyncio.TimeoutError) as error:
             raise RequestError(
-                503,
                 f"{signature.name} needs the SavedModel, which is still loading: ask again",
+                503,
                 {"Retry-After": "1"},
             ) from error
         except (ImportError, ValueError) as error:
-            raise RequestError(500, f"{signature.name} needs the SavedModel: {error}") from error
+            raise RequestError(f"{signature.name} needs the SavedModel: {error}", 500) from error
 
     def _checked_rows(self, signature: Signature, arrays: Arrays) -> int:
         """Checks sizes and shapes; returns the number of rows."""
@@ -225,7 +225,6 @@ class Inference:
             spec = signature.inputs[name]
             if not spec.fits(array.shape):
                 raise RequestError(
-                    400,
                     f"Expected shape {list(spec.shape or ())} of input {name}. "
                     f"Received: {list(array.shape)}",
                 )
@@ -234,12 +233,10 @@ class Inference:
                 raise too_large(f"{sizes[name]} rows", settings.max_instances, "--max-instances")
             self._check_lengths(signature, name, array)
         if signature.batches and len(set(sizes.values())) > 1:
-            raise RequestError(
-                400, f"Expected the same number of rows in each input. Received: {sizes}"
-            )
+            raise RequestError(f"Expected the same number of rows in each input. Received: {sizes}")
         rows = max(sizes.values(), default=1)
         if signature.batches and not rows:
-            raise RequestError(400, "Expected at least one row. Received: none")
+            raise RequestError("Expected at least one row. Received: none")
         return max(rows, 1)
 
     def _check_lengths(self, signature: Signature, name: str, array: np.ndarray) -> None:

@@ -60,7 +60,7 @@ class Observed:
         name = _without_port(host.decode("latin-1").lower())
         if name not in self._hosts and not ("local" in self._hosts and _local(name)):
             raise RequestError(
-                421, f"Expected a Host that --allowed-hosts names. Received: {name[:100]!r}"
+                f"Expected a Host that --allowed-hosts names. Received: {name[:100]!r}", 421
             )
 
 

@@ -82,7 +82,6 @@ def inference_routes(inference: Inference) -> list[Route]:
         inference.admit(name, number)
         if "inference-header-content-length" in request.headers:
             raise RequestError(
-                400,
                 "Expected tensors as JSON. Received: binary ones, an extension that is not "
                 "supported. Give binary_data=False to set_data_from_numpy and "
                 "InferRequestedOutput of tritonclient",
@@ -92,7 +91,7 @@ def inference_routes(inference: Inference) -> list[Route]:
             record |= {"model": name, "version": used.number}
             parameters = parsed.get("parameters", {})
             if type(parameters) is not dict:
-                raise RequestError(400, "Expected parameters to be an object")
+                raise RequestError("Expected parameters to be an object")
             signature = inference.signature(used, parameters.get("signature_name", ""))
             arrays = await inference.convert(request, _inputs, signature, parsed.get("inputs"))
             requested = _requested_outputs(signature, parsed.get("outputs"))
@@ -140,7 +139,7 @@ def version_number(name: str, version: str | None) -> int | None:
     if version is None:
         return None
     if not re.fullmatch("[0-9]{1,18}", version):
-        raise RequestError(404, not_found(name).message + f": version {version[:40]}")
+        raise RequestError(not_found(name).message + f": version {version[:40]}", 404)
     return int(version)
 
 
@@ -166,22 +165,21 @@ def _tensors(servable: Servable) -> dict[str, Any]:
 
 def _inputs(signature: Signature, tensors: Any) -> dict[str, np.ndarray]:
     if type(tensors) is not list:
-        raise RequestError(400, "Expected inputs to be a list")
+        raise RequestError("Expected inputs to be a list")
     arrays = {}
     for tensor in tensors:
         if type(tensor) is not dict or type(tensor.get("name")) is not str:
-            raise RequestError(400, "Expected each input to be an object with a name")
+            raise RequestError("Expected each input to be an object with a name")
         name = tensor["name"]
         if name not in signature.inputs or name in arrays:
             raise RequestError(
-                400,
                 f"Expected the inputs {', '.join(signature.inputs)}, each once. "
                 f"Received: {shown(name)}",
             )
         arrays[name] = _array(signature.inputs[name], tensor)
     missing = signature.inputs.keys() - arrays.keys()
     if missing:
-        raise RequestError(400, f"Missing inputs: {', '.join(sorted(missing))}")
+        raise RequestError(f"Missing inputs: {', '.join(sorted(missing))}")
     return arrays
 
 
@@ -189,20 +187,19 @@ def _array(spec: Spec, tensor: dict[str, Any]) -> np.ndarray:
     name, datatype, shape = tensor["name"], tensor.get("datatype"), tensor.get("shape")
     if datatype != spec.datatype:
         raise RequestError(
-            400,
             f"Expected datatype {spec.datatype} of input {name}. Received: {shown(datatype)}",
         )
     if type(shape) is not list or any(type(n) is not int or n < 0 for n in shape):
-        raise RequestError(400, f"Expected the shape of input {name} to be a list of sizes")
+        raise RequestError(f"Expected the shape of input {name} to be a list of sizes")
     if "data" not in tensor or type(tensor["data"]) is not list:
-        raise RequestError(400, f"Expected the data of input {name} to be a list")
+        raise RequestError(f"Expected the data of input {name} to be a list")
     if len(shape) > 8:
-        raise RequestError(400, f"Expected a shape of at most 8 sizes. Received: {len(shape)}")
+        raise RequestError(f"Expected a shape of at most 8 sizes. Received: {len(shape)}")
     array = to_array(tensor["data"], spec.array_dtype)
     # The data may be flat, or nested like the shape.
     if array.size != math.prod(shape) or (array.ndim != 1 and list(array.shape) != shape):
         raise RequestError(
-            400, f"Expected data of shape {shape} of input {name}. Received: {list(array.shape)}"
+            f"Expected data of shape {shape} of input {name}. Received: {list(array.shape)}"
         )
     return array.reshape(shape)
 
@@ -211,12 +208,11 @@ def _requested_outputs(signature: Signature, outputs: Any) -> list[str]:
     if outputs is None or outputs == []:
         return list(signature.outputs)
     if type(outputs) is not list or not all(type(output) is dict for output in outputs):
-        raise RequestError(400, "Expected outputs to be a list of objects with a name")
+        raise RequestError("Expected outputs to be a list of objects with a name")
     names = [output.get("name") for output in outputs]
     for name in names:
         if type(name) is not str or name not in signature.outputs:
             raise RequestError(
-                400,
                 f"Expected outputs among {', '.join(signature.outputs)}. Received: {shown(name)}",
             )
     return names

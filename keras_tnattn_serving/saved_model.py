@@ -36,7 +36,7 @@ class SavedModel:
             inputs = {key: tf.cast(array, specs[key].dtype) for key, array in arrays.items()}
             return {key: output.numpy() for key, output in function(**inputs).items()}
         except (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError) as error:
-            raise RequestError(400, _reason(error)) from error
+            raise RequestError(_reason(error)) from error
         except tf.errors.ResourceExhaustedError as error:
             raise MemoryError(_reason(error)) from error
 

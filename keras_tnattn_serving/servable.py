@@ -99,7 +99,6 @@ class Signature:
             for name, spec in tensors.items():
                 if spec.datatype is None:
                     raise RequestError(
-                        400,
                         f"Expected tensors of {', '.join(DATATYPES)}. Received: the "
                         f"{kind} {name} of {self.name} is {spec.name}, for which JSON has no "
                         "form. Export a signature that splits it into such tensors",

@@ -54,20 +54,20 @@ def routes(inference: Inference) -> APIRouter:
     @router.get(_MODEL)
     async def status(name: str, version: str | None = None) -> dict[str, Any]:
         if ":" in name:
-            raise RequestError(400, f"Malformed request: GET /v1/models/{name}")
+            raise RequestError(f"Malformed request: GET /v1/models/{name}")
         versions = repository.versions(name)
         number = _number(version)
         if not versions:
-            raise RequestError(404, f"Could not find any versions of model {name}")
+            raise RequestError(f"Could not find any versions of model {name}", 404)
         if number is not None:
             versions = [v for v in versions if v.number == number]
             if not versions:
-                raise RequestError(404, f"Could not find version {number} of model {name}")
+                raise RequestError(f"Could not find version {number} of model {name}", 404)
         return _status(versions)
 
     @router.api_route("/v1/{path:path}", methods=["GET", "POST", "PUT", "DELETE", "PATCH"])
     async def refuse_malformed(request: Request, path: str) -> None:
-        raise RequestError(400, f"Malformed request: {request.method} /v1/{path}")
+        raise RequestError(f"Malformed request: {request.method} /v1/{path}")
 
     return router
 
@@ -96,7 +96,7 @@ def _number(version: str | None) -> int | None:
     if version is None:
         return None
     if not re.fullmatch("[0-9]{1,18}", version):
-        raise RequestError(400, f"Failed to convert version: {version[:40]} to numeric.")
+        raise RequestError(f"Failed to convert version: {version[:40]} to numeric.")
     return int(version)
 
 
@@ -119,27 +119,24 @@ def _status(versions: list[Version]) -> dict[str, Any]:
 def _inputs(signature: Signature, parsed: dict[str, Any]) -> tuple[bool, Arrays]:
     """Returns whether the request sends rows rather than columns, and the array of each input."""
     if "instances" in parsed and "inputs" in parsed:
-        raise RequestError(
-            400, "Not formatted correctly: expecting only one of 'inputs' or 'instances'"
-        )
+        raise RequestError("Not formatted correctly: expecting only one of 'inputs' or 'instances'")
     if "instances" in parsed:
         return True, _from_rows(signature, parsed["instances"])
     if "inputs" in parsed:
         return False, _from_columns(signature, parsed["inputs"])
-    raise RequestError(400, "Missing 'inputs' or 'instances' key")
+    raise RequestError("Missing 'inputs' or 'instances' key")
 
 
 def _from_rows(signature: Signature, instances: Any) -> Arrays:
     if type(instances) is not list:
-        raise RequestError(400, "Expecting 'instances' to be a list/array")
+        raise RequestError("Expecting 'instances' to be a list/array")
     if not instances:
-        raise RequestError(400, "No values in 'instances' array")
+        raise RequestError("No values in 'instances' array")
     names = signature.inputs
     named = [_is_object(instance) for instance in instances]
     if not any(named):
         if len(names) != 1:
             raise RequestError(
-                400,
                 "instances is a plain list, but expecting list of objects with the inputs "
                 + _to_lists(names),
             )
@@ -147,10 +144,9 @@ def _from_rows(signature: Signature, instances: Any) -> Arrays:
         return {name: _array(signature, name, instances)}
     for i, instance in enumerate(instances):
         if not named[i]:
-            raise RequestError(400, f"Expecting object but got value at item {i} of input list")
+            raise RequestError(f"Expecting object but got value at item {i} of input list")
         if instance.keys() != names.keys():
             raise RequestError(
-                400,
                 f"Failed to process element: {i} of 'instances' list: keys must be equal to: "
                 + ", ".join(names),
             )
@@ -166,13 +162,13 @@ def _from_columns(signature: Signature, inputs: Any) -> Arrays:
     if not _is_object(inputs):
         if len(names) != 1:
             raise RequestError(
-                400, "inputs is a plain value, but expecting an object with " + _to_lists(names)
+                "inputs is a plain value, but expecting an object with " + _to_lists(names)
             )
         name = next(iter(names))
         return {name: _array(signature, name, inputs)}
     for name in names:
         if name not in inputs:
-            raise RequestError(400, f"Missing named input: {name} in 'inputs' object.")
+            raise RequestError(f"Missing named input: {name} in 'inputs' object.")
     return {name: _array(signature, name, inputs[name]) for name in names}
 
 
@@ -189,6 +185,4 @@ def _is_object(value: Any) -> bool:
 def _check_rows(outputs: Arrays) -> None:
     sizes = {x.shape[:1] for x in outputs.values()}
     if len(sizes) > 1 or () in sizes:
-        raise RequestError(
-            400, "The outputs do not have a row for each instance: send 'inputs' instead"
-        )
+        raise RequestError("The outputs do not have a row for each instance: send 'inputs' instead")

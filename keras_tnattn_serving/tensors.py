@@ -18,11 +18,11 @@ def parse_object(body: bytes) -> dict[str, Any]:
     try:
         parsed = json.loads(body.decode("utf-8"))
     except RecursionError as error:
-        raise RequestError(400, "JSON Parse error: nested too deeply") from error
+        raise RequestError("JSON Parse error: nested too deeply") from error
     except ValueError as error:  # invalid UTF-8, invalid JSON, or a huge integer
-        raise RequestError(400, f"JSON Parse error: {error}") from error
+        raise RequestError(f"JSON Parse error: {error}") from error
     if not isinstance(parsed, dict):
-        raise RequestError(400, f"JSON Value: {shown(parsed)} Is not object")
+        raise RequestError(f"JSON Value: {shown(parsed)} Is not object")
     return parsed
 
 
@@ -43,9 +43,9 @@ def to_array(value: Any, dtype: np.dtype, max_rank: int = 8) -> np.ndarray:
     while leaves and type(leaves[0]) is list:
         size = len(leaves[0])
         if len(shape) == max_rank:
-            raise RequestError(400, f"Encountered list at unexpected level: expected < {max_rank}")
+            raise RequestError(f"Encountered list at unexpected level: expected < {max_rank}")
         if any(type(part) is not list or len(part) != size for part in leaves):
-            raise RequestError(400, f"Expecting lists of equal size {size} at level {len(shape)}")
+            raise RequestError(f"Expecting lists of equal size {size} at level {len(shape)}")
         shape.append(size)
         leaves = [leaf for part in leaves for leaf in part]
     if dtype.kind == "O":
@@ -61,7 +61,7 @@ def to_array(value: Any, dtype: np.dtype, max_rank: int = 8) -> np.ndarray:
         with np.errstate(over="ignore"):  # 1e300 becomes infinite in float32
             return np.array(leaves, dtype).reshape(shape)
     except OverflowError as error:
-        raise RequestError(400, f"JSON Value out of the range of type: {dtype}") from error
+        raise RequestError(f"JSON Value out of the range of type: {dtype}") from error
 
 
 def pad_together(arrays: Sequence[np.ndarray], fill: Any) -> np.ndarray:
@@ -93,20 +93,18 @@ def _to_bytes(leaf: Any) -> bytes:
         try:
             return leaf.encode("utf-8")
         except UnicodeEncodeError as error:  # half of a surrogate pair
-            raise RequestError(400, f"JSON Value: not valid Unicode ({error.reason})") from error
+            raise RequestError(f"JSON Value: not valid Unicode ({error.reason})") from error
     if type(leaf) is dict and leaf.keys() == {"b64"} and type(leaf["b64"]) is str:
         try:
             return base64.b64decode(leaf["b64"], validate=True)
         except (binascii.Error, ValueError) as error:
-            raise RequestError(400, "Unable to base64 decode") from error
+            raise RequestError("Unable to base64 decode") from error
     if type(leaf) is dict:
-        raise RequestError(400, "JSON Value: object not formatted correctly for base64 data")
+        raise RequestError("JSON Value: object not formatted correctly for base64 data")
     raise _wrong_type(leaf, "string")
 
 
 def _wrong_type(leaf: Any, dtype: object) -> RequestError:
     names = {str: "String", dict: "Object", list: "Array", type(None): "Null", bool: "Bool"}
     kind = names.get(type(leaf), "Number")
-    return RequestError(
-        400, f"JSON Value: {shown(leaf)} Type: {kind} is not of expected type: {dtype}"
-    )
+    return RequestError(f"JSON Value: {shown(leaf)} Type: {kind} is not of expected type: {dtype}")

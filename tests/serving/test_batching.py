@@ -155,7 +155,7 @@ def test_a_refused_part_ends_the_request():
             seen.append(outputs["y"].tolist())
             if len(seen) == 2:
                 function.gate.clear()
-                raise RequestError(413, "too much")
+                raise RequestError("too much", 413)
 
         with pytest.raises(RequestError, match="too much"):
             await batcher.run(function, texts(*"abcdefghij"), 10, check)
