@@ -109,19 +109,8 @@ def test_ray_reads_many_files(ray_run, tmp_path):
 
 @pytest.mark.slow
 def test_ray_trains_in_two_processes(ray_run, tmp_path):
-    small = [
-        "--length",
-        "6",
-        "--batches-per-epoch",
-        "3",
-        "--batch-size",
-        "8",
-        "--bond-dim",
-        "2",
-        "--epochs",
-        "2",
-    ]
-    words = ["rules", *small, "--run-dir", tmp_path / "run"]
+    small = "--length 6 --batches-per-epoch 3 --batch-size 8 --bond-dim 2 --epochs 2"
+    words = ["rules", *small.split(), "--run-dir", tmp_path / "run"]
     output = ray_run("ray_train", 2, 0, *words)
     assert "epoch 2 of 2" in output
     assert (tmp_path / "run/model.keras").exists()

@@ -63,20 +63,9 @@ def make_model(oracle, **options):
     layers, dim, heads, dff, residual_dim, units, dense, source, target = oracle["meta/config"][
         :9
     ].tolist()
-    model = translator(
-        source,
-        target,
-        num_layers=layers,
-        model_dim=dim,
-        num_heads=heads,
-        feedforward_dim=dff,
-        dropout=0.0,
-        attention_dropout=0.0,
-        residual_units=units,
-        residual_dense_layers=dense,
-        residual_dim=residual_dim,
-        **options,
-    )
+    sizes = {"num_layers": layers, "model_dim": dim, "num_heads": heads, "feedforward_dim": dff}
+    sizes |= {"residual_units": units, "residual_dense_layers": dense, "residual_dim": residual_dim}
+    model = translator(source, target, dropout=0.0, attention_dropout=0.0, **sizes, **options)
     named = named_weights(model, oracle)
     assert len(named) == len(model.weights)
     for name, weight in named.items():

@@ -126,15 +126,8 @@ def test_a_layer_that_is_stacked_gets_weights_of_its_own():
 
 
 def test_positions_and_a_tensor_train_head():
-    model = text_classifier(
-        50,
-        3,
-        embedding_dim=8,
-        position_encoding="learned",
-        sequence_length=12,
-        feedforward="tensor_train",
-        feedforward_tt_ranks=3,
-    )
+    options = {"feedforward": "tensor_train", "feedforward_tt_ranks": 3, "embedding_dim": 8}
+    model = text_classifier(50, 3, position_encoding="learned", sequence_length=12, **options)
     assert model.get_layer("positions").max_length == 12
     assert model.get_layer("hidden").tt_ranks == 3
     assert type(model.get_layer("hidden")).__name__ == "TTDense"

@@ -293,6 +293,9 @@ def test_errors():
     for size in (0, -1, 12):
         with pytest.raises(ValueError, match=f"1 to 11.*beam_size={size}"):
             BeamSearch(model, size)
+    for name in ("beam_size", "start_id", "end_id"):
+        with pytest.raises(ValueError, match=f"{name}=2.5"):
+            BeamSearch(model, **{name: 2.5})
     with pytest.raises(ValueError, match="extra_tokens=0"):
         BeamSearch(model, extra_tokens=0)
     for penalty in (-2, float("nan"), float("inf")):
@@ -330,9 +333,3 @@ def test_a_search_uses_the_weights_that_the_model_has_now(kind):
     assert not np.allclose(after.scores, before.scores)
     np.testing.assert_array_equal(after.ids, fresh.ids)
     np.testing.assert_allclose(after.scores, fresh.scores, rtol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["beam_size", "start_id", "end_id"])
-def test_sizes_and_ids_are_integers(name):
-    with pytest.raises(ValueError, match=f"{name}=2.5"):
-        BeamSearch(make_model("sdpa"), **{name: 2.5})

@@ -17,16 +17,8 @@ TOKENS = Tokens("characters", " abcdefghi")
 def small_language_model(attention="sdpa", **options):
     """Returns an untrained language model that reads 40 characters of `TOKENS`."""
     keras.utils.set_random_seed(0)
-    model = language_model(
-        TOKENS.vocabulary_size,
-        attention,
-        num_layers=2,
-        model_dim=16,
-        num_heads=2,
-        feedforward_dim=16,
-        max_length=40,
-        **options,
-    )
+    sizes = {"num_layers": 2, "model_dim": 16, "num_heads": 2, "feedforward_dim": 16}
+    model = language_model(TOKENS.vocabulary_size, attention, max_length=40, **sizes, **options)
     rng = np.random.default_rng(0)
     for variable in model.trainable_variables:  # else a token is followed by itself
         variable.assign_add(rng.normal(size=variable.shape))

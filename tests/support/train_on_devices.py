@@ -50,15 +50,9 @@ def main(folder, attention, epochs, steps, devices, parts):
     train = BucketedBatches(part(BATCH * (steps - 1) + 7), BATCH, seed=0)
     validation = BucketedBatches(part(5), BATCH)
     units = {"residual_units": 1, "residual_dim": 8} if attention == "plga" else {}
-    model = translator(
-        *(VOCABULARY, VOCABULARY, attention),
-        model_dim=8,
-        num_heads=2,
-        feedforward_dim=16,
-        dropout=0.2,
-        attention_dropout=0.2,
-        **units,
-    )
+    options = {"model_dim": 8, "num_heads": 2, "feedforward_dim": 16, **units}
+    options |= {"dropout": 0.2, "attention_dropout": 0.2}
+    model = translator(VOCABULARY, VOCABULARY, attention, **options)
     # `translator` computes the logits in float32.
     model = Translator(
         *(model.source_embedding, model.source_positions, model.encoders),

@@ -9,16 +9,9 @@ NOUNS = {"gatos": "cats", "cães": "dogs", "rios": "rivers", "livros": "books"}
 COLORS = {"azuis": "blue", "verdes": "green", "novos": "new"}
 VERBS = {"vi": "saw", "tenho": "have"}
 SMALL = {
-    "preset": "plga-2",
-    "model-dim": 8,
-    "num-heads": 2,
-    "feedforward-dim": 16,
-    "residual-units": 1,
-    "residual-dim": 8,
-    "vocabulary-size": 90,
-    "batch-size": 27,
-    "epochs": 4,
-    "warmup-steps": 10,
+    **{"preset": "plga-2", "model-dim": 8, "num-heads": 2, "feedforward-dim": 16},
+    **{"residual-units": 1, "residual-dim": 8, "vocabulary-size": 90},
+    **{"batch-size": 27, "epochs": 4, "warmup-steps": 10},
 }
 RESIDUAL = ("residual-units", "residual-dim")
 

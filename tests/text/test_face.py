@@ -15,7 +15,7 @@ def test_what_is_listed_is_there():
         _ = text.nothing
 
 
-def test_words_need_no_tensorflow():
+def test_the_package_and_its_words_need_no_tensorflow():
     pytest.importorskip("jax")
     code = (
         "import sys; sys.modules['tensorflow'] = sys.modules['tensorflow_text'] = None;"

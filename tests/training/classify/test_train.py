@@ -122,23 +122,16 @@ def test_texts_of_many_lengths_are_resumed_to_the_same_weights(tmp_path, monkeyp
     assert_equal(folder, tmp_path / "whole")
 
 
-def test_a_run_folder_holds_it_all(uninterrupted):
+def test_a_run_folder_holds_it_all_and_stays_as_it_is(uninterrupted, capsys):
     _, folder = uninterrupted
     assert {path.name for path in folder.iterdir()} == FILES - {"export.json"} | {
-        "confusion_matrix.png",
-        "psi.png",
-        "report.csv",
-        "mistakes.csv",
+        *("confusion_matrix.png", "psi.png", "report.csv", "mistakes.csv")
     }
     results = Run(folder).results
     assert results["test_accuracy"] > 0.9
     assert results["rows"] == {"train": 129, "validation": 15, "test": 96}
     assert {"val_loss", "val_accuracy"} <= Run(folder).read_metrics()[0].keys()
     assert results["epochs"] == EPOCHS
-
-
-def test_a_finished_run_stays_as_it_is(uninterrupted, capsys):
-    _, folder = uninterrupted
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     assert main(["classify", "--run-dir", str(folder), "--resume"]) == 0
     assert "finished" in capsys.readouterr().out
@@ -162,16 +155,9 @@ def test_other_attentions_train(tmp_path, attention):
 
 def test_the_options_of_the_model_reach_its_layers():
     sizes = {"recipe": "paper", "embedding_dim": 8, "max_words": 9}
-    config = ClassifyConfig(
-        attention="tsa",
-        time_graph="window",
-        window=3,
-        position_encoding="learned",
-        feedforward="tensor_train",
-        embedding="low_rank",
-        embedding_tt_ranks=3,
-        **sizes,
-    )
+    options = {"position_encoding": "learned", "feedforward": "tensor_train"}
+    options |= {"embedding": "low_rank", "embedding_tt_ranks": 3, "window": 3, **sizes}
+    config = ClassifyConfig(attention="tsa", time_graph="window", **options)
     model = compiled_model(config, 30, 2, 100)
     attention = model.get_layer("attention")
     assert attention.time_graphs == (Window(3),) * 2
@@ -309,9 +295,11 @@ def test_words_of_the_test_part_alone_are_not_learned(tmp_path):
 
 
 class TestRefusals:
-    def test_an_existing_run(self, uninterrupted, capsys):
+    def test_an_existing_run_and_other_options(self, uninterrupted, capsys):
         table, folder = uninterrupted
         assert_refused(capsys, command(table, folder), "which exists", "--resume")
+        other = command(table, folder, "--resume", "--seed", "3")
+        assert_refused(capsys, other, "seed=0", "seed=3")
 
     def test_a_run_of_another_process(self, uninterrupted, capsys, tmp_path):
         table, folder = uninterrupted
@@ -340,12 +328,6 @@ class TestRefusals:
 
         monkeypatch.setattr("keras_tnattn_train.runs.run.Run", Late)
         assert_refused(capsys, command(table, tmp_path / "run"), "which exists")
-
-    def test_other_options(self, uninterrupted, capsys):
-        table, folder = uninterrupted
-        assert_refused(
-            capsys, command(table, folder, "--resume", "--seed", "3"), "seed=0", "seed=3"
-        )
 
     def test_other_data(self, uninterrupted, capsys, tmp_path):
         _, whole = uninterrupted

@@ -105,15 +105,8 @@ def test_a_metric_that_is_frozen_in_part_still_reads_ahead(options, frozen, told
 def reading_8_tokens():
     """A run of an untrained model of 8 tokens, whose continuations depend on all of them."""
     tokens = Tokens("characters", "abcdefgh")
-    model = language_model(
-        tokens.vocabulary_size,
-        "sdpa",
-        model_dim=16,
-        num_heads=2,
-        feedforward_dim=16,
-        num_layers=1,
-        max_length=8,
-    )
+    sizes = {"model_dim": 16, "num_heads": 2, "feedforward_dim": 16, "num_layers": 1}
+    model = language_model(tokens.vocabulary_size, "sdpa", max_length=8, **sizes)
     rng = np.random.default_rng(0)
     model(np.ones((1, 4), "int32"))
     model.set_weights([rng.normal(size=weight.shape) for weight in model.get_weights()])

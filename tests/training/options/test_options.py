@@ -372,17 +372,10 @@ def test_the_attentions_can_be_chosen_by_what_the_library_says_of_them(fact):
 
 
 def test_the_translator_of_the_options_of_its_model():
-    config = TranslateConfig(
-        encoder_attention="tsa",
-        decoder_attention="rgtn",
-        feedforward="tensor_train",
-        position_encoding="learned",
-        max_length=20,
-        model_dim=16,
-        feedforward_dim=32,
-        num_heads=2,
-        attention="sdpa",
-    )
+    kinds = {"attention": "sdpa", "encoder_attention": "tsa", "decoder_attention": "rgtn"}
+    kinds |= {"feedforward": "tensor_train", "position_encoding": "learned"}
+    sizes = {"max_length": 20, "model_dim": 16, "feedforward_dim": 32, "num_heads": 2}
+    config = TranslateConfig(**kinds, **sizes)
     assert config.name == "cldr_pt-en-sdpa-small-encoder-tsa-decoder-rgtn-tt-learned-0"
     model = build_translator(config, (30, 40))
     names = {layer.name: layer for layer in model._flatten_layers()}

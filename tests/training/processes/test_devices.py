@@ -42,15 +42,8 @@ def on_jax(words, devices=None, **options):
     environment = {**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": IMPORT_PATH}
     if devices is not None:
         environment["JAX_NUM_CPU_DEVICES"] = str(devices)
-    return subprocess.Popen(
-        [sys.executable, *words],
-        env=environment,
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **options,
-    )
+    options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, *words], env=environment, cwd=ROOT, **options)
 
 
 def run_all(*commands, devices=4):

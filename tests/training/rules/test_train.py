@@ -270,11 +270,9 @@ class TestRefusals:
             (["--steps", "0"], "steps=0"),
             (["--bond-dim", "0"], "bond_dim=0"),
             (["--num-layers", "0"], "num_layers=0"),
-            (["--epochs", "0"], "epochs=0"),
             (["--batches-per-epoch", "0"], "batches_per_epoch=0"),
             (["--initial-deviation", "nan"], "initial_deviation=nan"),
             (["--learning-rate", "nan"], "learning_rate=nan"),
-            (["--name", "a/b"], "name='a/b'"),
         ],
     )
     def test_bad_options_leave_no_folder(self, tmp_path, capsys, options, part):

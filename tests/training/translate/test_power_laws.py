@@ -171,16 +171,8 @@ def test_the_command_writes_the_table(tmp_path, capsys, monkeypatch):
     folder = tmp_path / "run"
     monkeypatch.setitem(SIZES, "model_dim", 32)  # two heads of 256 entries
     make_run(folder)
-    arguments = [
-        str(folder),
-        "vi gatos",
-        "--target",
-        "I, saw",
-        "--blocks",
-        "encoder_0",
-        "--heads",
-        "2",
-    ]
+    arguments = [str(folder), "vi gatos", "--target", "I, saw"]
+    arguments += ["--blocks", "encoder_0", "--heads", "2"]
     assert main([*arguments, "--bootstraps", "5", "--seed", "3"]) == 0
     printed = capsys.readouterr()
     assert "6 of 6 tests of power laws" in printed.err
