@@ -138,7 +138,7 @@ class _Marked:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         outputs = super().__call__(*args, **kwargs)  # type: ignore[misc]
         # Layers without `build` build what they hold when they are called.
-        _replace_awaited(self, called=True)
+        _replace_awaited(self)
         return outputs
 
 
@@ -247,16 +247,13 @@ def _replacing_after(build: Callable, layer: keras.layers.Layer) -> Callable:
     return build_and_replace
 
 
-def _replace_awaited(layer: Any, called: bool = False) -> None:
+def _replace_awaited(layer: Any) -> None:
     """Replaces the layers inside that are built by now."""
     if not layer.awaited_replacements:
         return
     inner = {place.address: place.layer for place in places(layer)}
     for address, config in list(layer.awaited_replacements.items()):
-        if address not in inner:
-            if called:  # version 0.1 saved a layer once for each attribute that holds it
-                del layer.awaited_replacements[address]
-        elif inner[address].built:
+        if address in inner and inner[address].built:
             become(inner[address], _built_like(inner[address], config))
             layer.replaced_addresses.append(address)
             del layer.awaited_replacements[address]
