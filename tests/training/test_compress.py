@@ -546,7 +546,7 @@ def test_the_vocabulary_follows_the_new_ids():
         vectorizer=SimpleNamespace(get_vocabulary=lambda: words),
         class_names=["x"],
         _max_words=7,
-        _fingerprint="of the texts",
+        fingerprint="of the texts",
     )
     # Each new id's old one; the sixth row of the embedding stands for no word.
     orders = {"embedding": np.array([0, 1, 3, 4, 5, 2])}
