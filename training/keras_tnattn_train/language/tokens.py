@@ -52,7 +52,7 @@ class Tokens:
 
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "Tokens":
-        """Returns tokens from what `saved` returned."""
+        """Returns tokens from what `to_dict` returned."""
         return cls(saved["tokens"], saved["characters"], saved.get("merges", ()))
 
     def to_dict(self) -> dict[str, Any]:
