@@ -25,6 +25,8 @@ def without(package, *arguments):
     """Runs the command line without a package; returns its status and what it says on stderr."""
     environment = {k: v for k, v in os.environ.items() if k != "KERAS_BACKEND"}
     environment["PYTHONPATH"] = IMPORT_PATH
+    if package == "jax":
+        environment["KERAS_BACKEND"] = "numpy"  # which imports it
     finished = run_python("-c", MISSING, package, *arguments, status=None, env=environment)
     return finished.returncode, finished.stderr
 
@@ -61,8 +63,8 @@ def test_every_package_of_an_extra_has_a_hint():
     assert set(EXTRAS.values()) - {"hub", "jax", "torch"} <= set(named)
 
 
-# The way out without TensorFlow, on the machine of this test.
-OTHERS = missing_backend("tensorflow").partition("', ")[2] + "\n"
+# The ways out without a backend, on the machine of this test.
+OTHERS = {name: missing_backend(name).partition("', ")[2] + "\n" for name in ("jax", "tensorflow")}
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "torch"])
@@ -78,7 +80,8 @@ def test_the_library_names_the_missing_backend_in_one_sentence(backend):
 @pytest.mark.parametrize(
     ("package", "command", "file", "extra"),
     [
-        ("tensorflow", "compress", "model.keras", f"'.[tensorflow]', {OTHERS}"),
+        ("tensorflow", "compress", "model.keras", f"'.[tensorflow]', {OTHERS['tensorflow']}"),
+        ("jax", "compress", "model.keras", f"'.[jax]', {OTHERS['jax']}"),
         ("pyarrow", "classify", "a.parquet", "'.[parquet]'\n"),
     ],
 )

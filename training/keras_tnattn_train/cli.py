@@ -73,7 +73,8 @@ def _run(arguments: Sequence[str] | None, programs: Mapping[str, tuple[str, str]
         if package not in EXTRAS:
             raise
         text = f"{package} is not installed. {installation(package)}"
-        if package == os.environ.get("KERAS_BACKEND", "tensorflow"):
+        backend = os.environ.get("KERAS_BACKEND", "tensorflow")
+        if package == {"numpy": "jax"}.get(backend, backend):  # which Keras' NumPy backend imports
             text = missing_backend(package)
         print(f"error: {text}", file=sys.stderr)
         return 2

@@ -123,7 +123,7 @@ def evaluate_run(options: EvaluateOptions) -> dict[str, Any]:
         name = f"on-{short_name(str(options.dataset))}"
         data, rows, labels, notes = other
         if data.fingerprint() == run.fingerprint:
-            notes.append("most of these texts were trained on; leave out --dataset for the others")
+            notes.append("most of these texts were trained on; leave out the table for the others")
     else:
         name, data = "test", _own_texts(run)
         rows = split_rows(data.labels, run.config.test_fraction, run.config.seed)[1]

@@ -56,7 +56,10 @@ def _class_number(field: str) -> int:
     except ValueError:
         number = -1
     if not 0 <= number < _MOST_CLASSES or number != int(number):
-        raise ValueError(f"Expected the number of a class: 0, 1, ... Received: {field!r}")
+        raise ValueError(
+            "Expected the number of a class: 0, 1, ... in the order of the model's outputs. "
+            f"Received: {field!r}"
+        )
     return int(number)
 
 

@@ -30,7 +30,7 @@ class LabeledTexts:
 
     def __post_init__(self) -> None:
         if not self.texts:
-            raise InputError("Expected at least one labeled text. Received: no rows")
+            raise InputError("Expected a table with at least one labeled text. Received: no rows")
 
     def in_classes(self, class_of: Callable[[str], str]) -> "LabeledTexts":
         """Returns the texts with fewer classes, in the order of their names."""
