@@ -120,7 +120,7 @@ def decode(code: bytes, method: str, dtype: np.dtype, shape: tuple[int, ...]) ->
     elif method == "deflated":
         raw = zlib.decompressobj().decompress(code, size + 1)
     elif method in ("bytes", *_AXES):
-        return _decode(code, method, dtype, shape)
+        return _decode(memoryview(code), method, dtype, shape)
     else:
         raise ValueError(f"Expected one of {METHODS}. Received: method={method!r}")
     if len(raw) != size:
@@ -230,14 +230,16 @@ def _encode(streams: list[np.ndarray]) -> bytes:
     return b"".join(tables[::-1]) + words
 
 
-def _decode(code: bytes, method: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+def _decode(code: memoryview, method: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
     if method not in _AXES:
         tables, ans = _opened(code, dtype.itemsize)
         streams = [_symbols(ans, table, math.prod(shape)) for table in tables]
         _check_end(ans)
         return np.frombuffer(np.stack(streams, axis=1).tobytes(), dtype).reshape(shape)
     bits, axis = int(method[0]), _AXES[method]
-    if not shape or dtype != "uint8" or packed_size(shape[axis] * 8 // bits, bits) != shape[axis]:
+    # Without numbers, one size alone may fill the memory.
+    has_bytes = shape and math.prod(shape) and dtype == "uint8"
+    if not has_bytes or packed_size(shape[axis] * 8 // bits, bits) != shape[axis]:
         raise ValueError(f"Expected uint8 in {method}. Received: shape={shape}, dtype={dtype}")
     columns = shape[axis] * 8 // bits
     rest = shape[:-1] if axis else shape[1:]
@@ -259,19 +261,19 @@ def _decode(code: bytes, method: str, dtype: np.dtype, shape: tuple[int, ...]) -
     return np.ascontiguousarray(np.moveaxis(packed, 0, axis))
 
 
-def _used(table: bytes) -> list[int]:
+def _used(table: memoryview) -> list[int]:
     """Returns the symbols of a table."""
     return [table[0] + n for n, frequency in enumerate(table[2:]) if frequency]
 
 
-def _opened(code: bytes, streams: int | None = None) -> tuple[list[bytes], Any]:
+def _opened(code: memoryview, streams: int | None = None) -> tuple[list[memoryview], Any]:
     """Returns the tables of a code, and the coder that decodes the rest.
 
     Args:
         code: The code.
         streams: The number of tables. Default: that of the classes in the first two tables.
     """
-    tables: list[bytes] = []
+    tables: list[memoryview] = []
     while len(tables) < (streams or 2):
         tables.append(code[: 2 + code[1] + 1])
         code = code[len(tables[-1]) :]
@@ -287,7 +289,7 @@ def _check_end(ans: Any) -> None:
         raise ValueError("the code has more symbols than the array")
 
 
-def _symbols(ans: Any, table: bytes, number: int) -> np.ndarray:
+def _symbols(ans: Any, table: memoryview, number: int) -> np.ndarray:
     model, stream = _model(table[2:]), np.empty(number, "uint8")
     for start in range(0, number, _SYMBOLS):
         stop = min(number, start + _SYMBOLS)
@@ -309,7 +311,7 @@ def _table(counts: np.ndarray) -> bytes:
     return bytes([used[0], len(counts) - 1, *(16 * exponents + (parts >> exponents))])
 
 
-def _model(frequencies: bytes) -> Any:
+def _model(frequencies: bytes | memoryview) -> Any:
     """Returns the model of symbols by the bytes of their frequencies."""
     codes = np.frombuffer(frequencies, "uint8").astype("int64")
     exponents = np.maximum(0, codes // 16 - 1)

@@ -150,12 +150,14 @@ class Factors:
     Attributes:
         coordinates: Array `(V, K)` in float32.
         basis: Array `(K, D)`.
+        inverse: Array `(D, K)` in float32 by which rows are multiplied to get their coordinates.
         squares: The squared error, with weighted rows and directions, that each direction leaves if
             it is left out, array `(K,)`.
     """
 
     coordinates: np.ndarray
     basis: np.ndarray
+    inverse: np.ndarray
     squares: np.ndarray
 
 
@@ -184,10 +186,10 @@ def _weighted_factors(
     if count < columns:
         squares, vectors = squares[:count], vectors[:, :count]
     coordinates = np.empty((count, vectors.shape[1]), "float32")
-    rotation = (directions @ vectors).astype("float32")
+    inverse = (directions @ vectors).astype("float32")
     for part, rows in parts_of_table(layer):
-        coordinates[part] = rows @ rotation
-    return Factors(coordinates, np.linalg.solve(directions, vectors).T, squares)
+        coordinates[part] = rows @ inverse
+    return Factors(coordinates, np.linalg.solve(directions, vectors).T, inverse, squares)
 
 
 class TableErrors:

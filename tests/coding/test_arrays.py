@@ -80,6 +80,9 @@ def test_no_array_is_much_larger_than_its_code():
     for method in arrays.METHODS:
         with pytest.raises(ValueError, match="100 bytes do not code 25601"):
             arrays.decode(bytes(100), method, np.dtype("uint8"), (25601,))
+    for method in arrays._AXES:
+        with pytest.raises(ValueError, match=f"uint8 in {method}"):
+            arrays.decode(bytes([0, 0, 1] * 3), method, np.dtype("uint8"), (0, 3 * 10**14))
 
 
 def test_random_codes_are_decoded_or_refused():

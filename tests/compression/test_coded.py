@@ -89,6 +89,21 @@ def test_tables_in_principal_axes_have_the_bytes_and_the_error_of_their_layers()
     assert coded.candidates(table, Statistics(), None)[-1].format == "dense"
 
 
+@pytest.mark.parametrize("rank", [0, 3])
+def test_tables_of_low_rank_have_the_error_of_their_layers(rank):
+    table = layers.Embedding(200, 24)
+    table.build()
+    rows = RNG.normal(size=(200, rank)) @ RNG.normal(size=(rank, 24))
+    table.set_weights([rows])
+    statistics = Statistics(counts=RNG.integers(0, 9, 200))
+    found = [c for c in coded.candidates(table, statistics, None) if c.format == "low_rank"]
+    for candidate in found[::5]:
+        near = to_numpy(candidate.finish(candidate.make())(np.arange(200)))
+        error = table_error(rows, near, row_weights(table, statistics))
+        assert candidate.error == pytest.approx(error, rel=0.01)
+    assert len(found) > 10
+
+
 def network():
     x = inputs = keras.Input((6,), dtype="int32")
     x = layers.LSTM(24)(layers.Embedding(300, 16)(x))

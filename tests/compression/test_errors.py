@@ -104,3 +104,4 @@ def test_large_tables_are_measured_in_parts(monkeypatch):
     again = errors.factors_of(layer, Statistics(counts=weights))
     np.testing.assert_allclose(again.squares, factors.squares, rtol=1e-4)
     np.testing.assert_allclose(again.coordinates @ again.basis, table, atol=1e-5)
+    np.testing.assert_allclose(table @ again.inverse, again.coordinates, atol=1e-5)

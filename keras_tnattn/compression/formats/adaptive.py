@@ -117,16 +117,12 @@ class _Table:
             lengths = np.square(basis[:rank]).sum(axis=1)
             coordinates = even_levels.rounded_rows(coordinates, bits, lengths)
             size, basis = even_levels.row_bytes(rank, bits), self._restored_basis
-        approximation = (coordinates @ (basis[:rank] @ self._inverse_basis)).astype("float32")
+        approximation = (coordinates @ (basis[:rank] @ self._factors.inverse)).astype("float32")
         return _Level(rank, bits, size, self._loss(approximation) / nothing, approximation)
 
     @functools.cached_property
     def _restored_basis(self) -> np.ndarray:
         return restored_basis(self._basis)
-
-    @functools.cached_property
-    def _inverse_basis(self) -> np.ndarray:
-        return np.linalg.pinv(self._factors.basis)
 
     def candidates(self) -> Iterator[Candidate]:
         """Yields a candidate for each size.

@@ -32,6 +32,8 @@ _STEPS = tuple(2 ** (k / 3) for k in range(-9, 6))
 _UNSEEN_WEIGHT = 0.25
 # Steps of rows from a power of 2 to the next one; few different ones take few bytes.
 _STEP_CLASSES = 2
+# The least weight of a row, as a share of the most: a file stores steps that differ by up to 2^15.
+_LEAST_WEIGHT = 2.0**-28
 # The bits of a table in principal axes, and the most rows that tell its bytes.
 _BITS, _ROWS = 8, 4096
 # About the bytes of a kernel in the index of a file.
@@ -92,14 +94,16 @@ def candidates(
 
 def _table_candidates(layer: keras.layers.Embedding, statistics: Statistics) -> list[Candidate]:
     """Returns the table in principal axes, with steps by how often ids occurred."""
-    if statistics.counts is None or not is_plain_table(layer):
+    few = layer.input_dim < layer.output_dim  # a basis of them takes more than they do
+    if few or statistics.counts is None or not is_plain_table(layer):
         return []
     errors = TableErrors(layer, statistics)
-    coordinates, basis = errors.factors.coordinates, errors.factors.basis.astype("float32")
+    factors = errors.factors
+    coordinates, basis = factors.coordinates, factors.basis.astype("float32")
     weights = errors.weights + _UNSEEN_WEIGHT * errors.weights.mean()
-    size = np.sqrt(np.square(coordinates, dtype="float64").mean()) or 1.0
+    size = np.linalg.norm(coordinates) / coordinates.size**0.5 or 1.0
+    highest = [np.maximum(part.max(axis=1), -part.min(axis=1)) for part in (coordinates, basis)]
     some = np.linspace(0, len(coordinates) - 1, min(len(coordinates), _ROWS)).astype(int)
-    inverse = np.linalg.pinv(basis)
 
     def make() -> LowRankEmbedding:
         rows, columns = layer.input_dim, layer.output_dim
@@ -111,7 +115,7 @@ def _table_candidates(layer: keras.layers.Embedding, statistics: Statistics) -> 
     found = []
     for step in _STEPS:
         price = step * size * np.exp(np.log(weights).mean() / 2)
-        steps = _steps(coordinates, weights, price), _steps(basis, errors.factors.squares, price)
+        steps = _steps(highest[0], weights, price), _steps(highest[1], factors.squares, price)
         parts = (coordinates[some], steps[0][some]), (basis, steps[1])
         coded = sum(
             coded_bytes(_integers(rows, own), whole.size) + _ENTRY
@@ -120,7 +124,7 @@ def _table_candidates(layer: keras.layers.Embedding, statistics: Statistics) -> 
         classes = np.rint(_STEP_CLASSES * np.log2(steps[0].max() / steps[0]))
         coded += coded_bytes(classes.astype("uint8")[None], len(classes)) + _ENTRY
         near = _rounded(errors.coordinates, steps[0][errors.rows]) @ _rounded(basis, steps[1])
-        error, weighted = errors.of(near @ inverse)
+        error, weighted = errors.of(near @ factors.inverse)
         found.append(
             Candidate(
                 "low_rank",
@@ -137,10 +141,10 @@ def _table_candidates(layer: keras.layers.Embedding, statistics: Statistics) -> 
     return found
 
 
-def _steps(matrix: np.ndarray, weights: np.ndarray, price: float) -> np.ndarray:
-    """Returns steps for rows of some weights, so that integers of 8 bits hold them."""
-    wanted = -np.log2(weights + 1e-12 * weights.max()) / 2
-    least = np.log2(np.abs(matrix).max(axis=1) / (2 ** (_BITS - 1) - 1) / price + 1e-30)
+def _steps(highest: np.ndarray, weights: np.ndarray, price: float) -> np.ndarray:
+    """Returns steps for rows of some weights, so that 8 bits hold their `highest` numbers."""
+    wanted = -np.log2(np.maximum(weights, _LEAST_WEIGHT * (weights.max() or 1.0))) / 2
+    least = np.log2(highest / (2 ** (_BITS - 1) - 1) / price + 1e-30)
     levels = np.maximum(np.rint(_STEP_CLASSES * wanted), np.ceil(_STEP_CLASSES * least))
     return price * 2.0 ** (levels / _STEP_CLASSES)
 

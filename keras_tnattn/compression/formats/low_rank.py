@@ -118,7 +118,7 @@ def _table_candidates(
 ) -> list[Candidate]:
     errors = TableErrors(layer, statistics)
     factors, basis = errors.factors, errors.factors.basis.astype("float32")
-    number, inverse = item_size(layer.variable_dtype), np.linalg.pinv(basis)
+    number = item_size(layer.variable_dtype)
     bits = None if bits is None else max(bits, 4)
     quantize = None if bits is None else functools.partial(LowRankEmbedding.quantized, bits=bits)
 
@@ -143,7 +143,7 @@ def _table_candidates(
             rounded = integer_groups.rounded_matrix(rotated_rows, bits, rank, axis=1)
             right = rotation.T @ basis[:rank]
             right = integer_groups.rounded_matrix(right, BASIS_BITS, columns, axis=1)
-            approximation = rounded @ (right @ inverse)
+            approximation = rounded @ (right @ factors.inverse)
             size = integer_groups.stored_bytes((layer.input_dim, rank), bits, rank, axis=1)
             size += integer_groups.stored_bytes((rank, columns), BASIS_BITS, columns, axis=1)
         else:

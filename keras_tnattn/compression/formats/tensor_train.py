@@ -155,7 +155,7 @@ class _GroupedRows:
         rows: The coordinates of its rows in `basis`, array `(V, K)`.
         weights: The weights of the rows.
         basis: Array `(K, D)`: the third core or, if `K = D`, a factor of the second.
-        inverse_basis: The inverse of `basis`, if `K = D` and there are `bits`.
+        inverse_basis: The inverse of `basis`, if `K = D`.
         renumber: The number of leading ids that stay if the others may be renumbered, or `None`.
         bits: Bits of the integers, or `None` for floats.
         fast: Whether to improve it for a shorter time.
@@ -167,7 +167,7 @@ class _GroupedRows:
     rows: np.ndarray
     weights: np.ndarray
     basis: np.ndarray
-    inverse_basis: np.ndarray | None
+    inverse_basis: np.ndarray
     renumber: int | None
     bits: int | None
     fast: bool
@@ -288,7 +288,6 @@ def _grouped_rows(
         tell("  tensor trains: group %d of %d", number, len(widths))
         rows = factors.coordinates[:, :width]
         basis = factors.basis[:width]
-        inverse = None if bits is None or width < layer.output_dim else np.linalg.pinv(basis)
         shape = grouped_rows.grid_shape(num_rows, width)
         largest = num_rows * width // (2 * (shape[0] + shape[1] * width))
         largest = min(largest, math.isqrt(GRAM_NUMBERS // max(shape)))
@@ -302,7 +301,7 @@ def _grouped_rows(
                     rows,
                     weights,
                     basis,
-                    inverse,
+                    factors.inverse,
                     statistics.renumber,
                     bits,
                     statistics.fast,
