@@ -238,7 +238,7 @@ def _decode(code: memoryview, method: str, dtype: np.dtype, shape: tuple[int, ..
         return np.frombuffer(np.stack(streams, axis=1).tobytes(), dtype).reshape(shape)
     bits, axis = int(method[0]), _AXES[method]
     # Without numbers, one size alone may fill the memory.
-    has_bytes = shape and math.prod(shape) and dtype == "uint8"
+    has_bytes = shape and 0 not in shape and dtype == "uint8"
     if not has_bytes or packed_size(shape[axis] * 8 // bits, bits) != shape[axis]:
         raise ValueError(f"Expected uint8 in {method}. Received: shape={shape}, dtype={dtype}")
     columns = shape[axis] * 8 // bits
