@@ -611,9 +611,9 @@ def test_a_table_measures_a_file_which_is_exported(tmp_path, capsys):
         ("class,x0\n1,2\nb,3\n", "class", "row 3: Expected the number of a class: 0, 1,"),
         ("class,x0\n1,2\n0,3\n", "class", "1 columns beside the label"),
         ("class,x0\n1,2\n", "class", "with 1"),
-        ("class,x0\n1e10,2\ninf,3\n", "class", "0, 1, ... Received: '1e10'; row 3: Expected"),
-        ("class,x0\n1,2\n-1,3\n", "class", "number of a class: 0, 1, ... Received: '-1'"),
-        ("class,x0\n1,2\n0.5,3\n", "class", "number of a class: 0, 1, ... Received: '0.5'"),
+        ("class,x0\n1e10,2\ninf,3\n", "class", "outputs. Received: '1e10'; row 3: Expected"),
+        ("class,x0\n1,2\n-1,3\n", "class", "model's outputs. Received: '-1'"),
+        ("class,x0\n1,2\n0.5,3\n", "class", "model's outputs. Received: '0.5'"),
     ):
         table.write_text(text)
         assert_refused(capsys, [*options, "--label-column", column], message, main=main)
