@@ -31,7 +31,7 @@ _MAGIC, _VERSION = b"TNZ\x89", 1
 _HEAD = struct.Struct("<4sI32sII")
 _WEIGHTS = "model.weights.h5"
 # Arrays of fewer bytes share their tables with others of their kind.
-_SMALL = 4096
+_SMALL = 512
 # A file may hold so many times the bytes of its layers, and some more: the states of an optimizer.
 _STATES, _MORE = 4, 2**20
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, cast
 
 from keras_tnattn.compression.budget import share_out, within_tolerance
-from keras_tnattn.compression.building import Made, assemble, replacement_of
+from keras_tnattn.compression.building import Assembly, Made, assemble, replacement_of
 from keras_tnattn.compression.calibration import Call
 from keras_tnattn.compression.candidates import Candidate, byte_count, copy_layer
 from keras_tnattn.compression.counting import Promising
@@ -16,11 +16,14 @@ from keras_tnattn.compression.others import describe_others
 from keras_tnattn.compression.plan import Plan, candidates_of
 from keras_tnattn.compression.progress import tell
 from keras_tnattn.compression.runtimes import RUNTIMES, bits_for
+from keras_tnattn.compression.saving import file_bytes
 
 # Steps of the search for the smallest model within a limit.
 _BISECTIONS = 7
 # Steps of the search for the largest model within `max_resident`.
 _FILES = 4
+# Coded files that are written in search of one that is within a target, but close to it.
+_CODED_FILES, _CLOSE = 4, 0.985
 
 Choice = dict[str, Candidate]
 
@@ -110,6 +113,31 @@ class Chooser:
         if choice is None:
             self._refuse(target)
         return choice
+
+    def for_coded_file(
+        self, goal: Smaller, build: Callable[[Choice], Assembly]
+    ) -> tuple[Choice, Assembly]:
+        """Returns the choice, and its model, of the largest coded file within a target.
+
+        What a file takes beside its kernels, and how well these are coded, is known once it is
+        written; the budget then changes by the difference. If no file is within it, it is the last.
+        """
+        self._set_goal(goal)
+        plan, least, most = self.plan, 0, int(self.plan.total / goal.factor)
+        choice = self._for_target(goal.factor)
+        best: tuple[Choice, Assembly]
+        for _ in range(_CODED_FILES):
+            assembly = build(choice)
+            size = file_bytes(assembly.small.model, ".tnz")
+            tell("a coded file of %s bytes, %.3g times smaller", f"{size:,}", plan.total / size)
+            if not least or least < size <= most:
+                best, least = (choice, assembly), size if size <= most else 0
+            plan.unforeseen_bytes += size - self.size(choice)
+            new = self._share_out(goal.factor)
+            if _CLOSE * most <= size <= most or new is None or new == choice:
+                break
+            choice = new
+        return best
 
     def keep_all(self) -> Choice:
         """Returns the choice of all layers as they are, because any other one is larger."""

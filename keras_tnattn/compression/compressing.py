@@ -29,6 +29,7 @@ from keras_tnattn.compression.goals import (
     Healing,
     Metric,
     Options,
+    Smaller,
     as_tuple,
     check_together,
     finite,
@@ -540,6 +541,9 @@ def _compress_model(
     if promised is not None:
         build = functools.partial(_corrected_model, chooser, Comparison(model, None, runs), data)
         choice, assembly, promise, remarks = promised.choose(chooser, build, unchanged)
+    elif options.is_coded and isinstance(goal, Smaller) and goal.factor > 1:
+        build = functools.partial(_corrected_model, chooser, comparison, data)
+        choice, assembly = chooser.for_coded_file(goal, build)
     else:
         choice = chooser.choice_for(goal, comparison.metric_before)
         size = chooser.size(choice)

@@ -43,6 +43,7 @@ class Plan:
         sample: A batch of inputs, or `None`.
         statistics: What was observed of each layer.
         choices: The candidates for each layer, the layer itself first.
+        unforeseen_bytes: How many more bytes than estimated a coded file took that was measured.
     """
 
     inventory: Inventory
@@ -51,6 +52,7 @@ class Plan:
     sample: Any
     statistics: Mapping[str, Statistics] = dataclasses.field(default_factory=dict)
     choices: dict[str, list[Candidate]] = dataclasses.field(default_factory=dict)
+    unforeseen_bytes: int = 0
 
     @property
     def layers(self) -> dict[str, keras.layers.Layer]:
@@ -59,7 +61,8 @@ class Plan:
     @property
     def fixed_bytes(self) -> int:
         """Bytes of the weights that stay whatever is chosen."""
-        return byte_count(self.inventory.model) - sum(map(byte_count, self.layers.values()))
+        rest = byte_count(self.inventory.model) - sum(map(byte_count, self.layers.values()))
+        return rest + self.unforeseen_bytes
 
 
 def make_plan(

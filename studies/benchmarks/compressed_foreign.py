@@ -9,8 +9,8 @@ that finds words in Thai text. Each row is a model: how many times smaller it is
 class is that of the original on inputs that were used for nothing else, and the time of a call with
 one input, on one core. The peers are Keras' int8 and int4, ONNX Runtime's static int8 and, if
 PYTHON can import it, that of ai-edge-quantizer, calibrated with 256 of our inputs. A row of ours is
-`TARGET:BITS`, `TARGET:floats`, or either with `:heal`, and its size is relative to the original,
-also with `--fold`.
+`TARGET:BITS`, `TARGET:floats`, `TARGET:coded` (the size is then that of the coded file, `.tnz`), or
+any of them with `:heal`, and its size is relative to the original, also with `--fold`.
 
 Healing sees more inputs from where those for calibration are from, of images also mirrored and
 mixed ones. There is one for each learning rate, one after the other, and `heal` undoes those that
@@ -36,6 +36,7 @@ import numpy as np
 
 from keras_tnattn import compress
 from keras_tnattn.compression.candidates import byte_count
+from keras_tnattn.compression.saving import file_bytes
 from keras_tnattn.export import export_onnx
 
 # For each network the function of its inputs and the rows of ours.
@@ -122,12 +123,14 @@ class Table:
 
 def own_row(table, model, calibration, row, options):
     target, bits, *heal = row.split(":")
-    number = 32 if bits == "floats" else int(bits)
-    formats = {} if number is None else {"formats": ()}
+    if bits == "coded":
+        how = {"coded": True}
+    else:
+        how = {"bits": 32 if bits == "floats" else int(bits), "formats": ()}
     start = time.process_time()
     try:
         factor = float(target) * byte_count(model) / table.size
-        result = compress(model, factor, data=calibration, bits=number, verbose=0, **formats)
+        result = compress(model, factor, data=calibration, verbose=0, **how)
     except ValueError as error:
         print(f"compress {row}: {error}", flush=True)
         return
@@ -136,11 +139,12 @@ def own_row(table, model, calibration, row, options):
         print(f"{row}: before healing {100 * np.mean(before == table.classes):.1f} %", flush=True)
         inputs = more_inputs(options)
         for rate in options.learning_rates:
-            loss = result.heal(inputs, options.heal_epochs, rate, options.heal_batch)[-1]
-            print(f"{row}: {rate}, loss {loss:.5f}, error {result.report.error:.3f}", flush=True)
+            losses = result.heal(inputs, options.heal_epochs, rate, options.heal_batch)
+            print(f"{row}: {rate}, losses {losses}, error {result.report.error:.3f}", flush=True)
     note = f", error {result.report.error:.3f}, made in {time.process_time() - start:.0f} s"
     name = f"compress {row}{' folded' if options.fold else ''}"
-    table.show(name, keras_call(result.model), byte_count(result.model), note)
+    size = file_bytes(result.model, ".tnz") if bits == "coded" else byte_count(result.model)
+    table.show(name, keras_call(result.model), size, note)
 
 
 def keras_rows(table, model):
