@@ -2,8 +2,11 @@
 
 Integers that are chosen for one layer alone leave an error in the mean of its outputs, because the
 layers before it have changed, too. A bias takes it away without training (Nagel et al., 2019,
-https://arxiv.org/abs/1906.04721, sec. 4.2). Each layer is corrected for inputs that come from
-corrected layers, in one run of the small model.
+https://arxiv.org/abs/1906.04721, sec. 4.2). A batch normalization also gets back the variance of
+each channel, as if its statistics were estimated again (Sun et al., 2019,
+https://arxiv.org/abs/1911.12561): outputs `y` of mean `m` and deviation `d`, of the original `m_0`
+and `d_0`, become `m_0 + d_0 / d (y - m)`, by its `gamma` and `beta`. Each layer is corrected for
+inputs that come from corrected layers, in one run of the small model.
 """
 
 import contextlib
@@ -23,11 +26,14 @@ from keras_tnattn.compression.plan import Plan
 from keras_tnattn.compression.progress import tell
 
 Layers = Mapping[str, keras.layers.Layer]
-Means = dict[str, list[tuple[np.ndarray, int]]]
+# Of each call the means of the outputs and of their squares, and the rows.
+Moments = dict[str, list[tuple[np.ndarray, int]]]
+# A deviation changes at most by this factor.
+_MOST = 2.0
 
 
 class BiasCorrection:
-    """Corrects the biases of a small model by the mean outputs of the original's layers.
+    """Corrects the biases of a small model by the outputs of the original's layers.
 
     Args:
         data: Inputs of the model; without any nothing is corrected.
@@ -37,10 +43,10 @@ class BiasCorrection:
         self.replaced, self.options = tuple(replaced), plan.options
         self.batches = [] if data is None else data.batches
         self.some = some_batches(self.batches)
-        self.means: Means = {}
+        self.moments: Moments = {}
         layers = self._layers_of(plan.inventory)
         if layers and self.replaced and self.batches:
-            self.means = mean_outputs(layers, plan.inventory.model, self.some)
+            self.moments = moments_of(layers, plan.inventory.model, self.some)
 
     def apply(
         self,
@@ -52,7 +58,7 @@ class BiasCorrection:
 
         `renumbered` takes the original's inputs to those of the small model.
         """
-        if not self.means:
+        if not self.moments:
             return
         small, floating = assembly.small.model, assembly.floating.model
         models = [self._layers_of(assembly.small)]
@@ -66,10 +72,10 @@ class BiasCorrection:
 
         before = value()
         inputs = [renumbered(batch) for batch in self.some]
-        changes = corrections(models[0], small, inputs, self.means)
+        changes = corrections(models[0], small, inputs, self.moments)
         former = [model.get_weights() for model in (small, floating)]
         for layers in models:
-            add_to_biases(layers, changes)
+            correct(layers, changes)
         after = value()
         tell("error with corrected biases %.4f, instead of %.4f", after[0], before[0])
         if any(new > old for new, old in zip(after, before, strict=True)):
@@ -102,54 +108,68 @@ def bias_of(layer: keras.layers.Layer) -> keras.Variable | None:
     return bias if isinstance(bias, keras.Variable) else None
 
 
-def mean_outputs(layers: Layers, model: keras.Model, batches: Sequence[Any]) -> Means:
-    """Returns the mean outputs, and the rows, of each call of layers, before their activations."""
-    means: Means = {path: [] for path in layers}
+def moments_of(layers: Layers, model: keras.Model, batches: Sequence[Any]) -> Moments:
+    """Returns the moments of the outputs of layers, before their activations."""
+    moments: Moments = {path: [] for path in layers}
 
     def note(path: str, outputs: Any) -> Any:
-        means[path].append((_mean(outputs, layers[path]), len(outputs)))
+        moments[path].append((_moments(outputs, layers[path]), len(outputs)))
         return outputs
 
     with _watched_before_activation(layers, note) as failures:
         for batch in batches:
             outputs_of(model, batch)
-    return {path: found for path, found in means.items() if path not in failures}
+    return {path: found for path, found in moments.items() if path not in failures}
 
 
 def corrections(
-    layers: Layers, model: keras.Model, batches: Sequence[Any], expected: Means
-) -> dict[str, np.ndarray]:
-    """Returns what to add to biases, by path, for the expected means of `mean_outputs`."""
+    layers: Layers, model: keras.Model, batches: Sequence[Any], expected: Moments
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Returns factors of the outputs and what to add then, by path, for expected moments."""
     layers = {path: layer for path, layer in layers.items() if path in expected}
-    differences: Means = {path: [] for path in layers}
+    actual: Moments = {path: [] for path in layers}
 
     def correct(path: str, outputs: Any) -> Any:
-        found = differences[path]
+        found = actual[path]
         if len(found) == len(expected[path]):  # a call that the original did not make
             return outputs
-        mean, rows = expected[path][len(found)]
-        found.append((mean - _mean(outputs, layers[path]), rows))
-        # The layers behind see the mean correction up to this batch.
-        return outputs + ops.cast(_average(found), outputs.dtype)
+        found.append((_moments(outputs, layers[path]), len(outputs)))
+        # The layers behind see the correction up to this batch.
+        factor, change = (ops.cast(x, outputs.dtype) for x in correction(path))
+        return outputs * factor + change
+
+    def correction(path: str) -> tuple[np.ndarray, np.ndarray]:
+        found = actual[path]
+        mean, square = _average(expected[path][: len(found)])
+        own_mean, own_square = _average(found)
+        factor = np.ones_like(mean)
+        if isinstance(layers[path], keras.layers.BatchNormalization) and layers[path].scale:
+            variances = [np.maximum(square - mean**2, 0), np.maximum(own_square - own_mean**2, 0)]
+            before, after = (np.sqrt(x) + keras.config.epsilon() for x in variances)
+            factor = np.clip(before / after, 1 / _MOST, _MOST)
+        return factor, mean - factor * own_mean
 
     with _watched_before_activation(layers, correct):
         for batch in batches:
             outputs_of(model, batch)
-    return {path: _average(found) for path, found in differences.items() if found}
+    return {path: correction(path) for path, found in actual.items() if found}
 
 
 def _average(found: Sequence[tuple[np.ndarray, int]]) -> np.ndarray:
     """Returns the mean of arrays, each weighted by its number of rows."""
     arrays, rows = zip(*found, strict=True)
-    return np.average(arrays, axis=0, weights=rows).astype("float32")
+    return np.average(arrays, axis=0, weights=rows)
 
 
-def add_to_biases(layers: Layers, changes: Mapping[str, np.ndarray]) -> None:
-    """Adds arrays to the biases of layers, by path."""
-    for path, change in changes.items():
-        bias = bias_of(layers[path])
+def correct(layers: Layers, changes: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
+    """Multiplies what normalizations return, and adds to the biases of layers, by path."""
+    for path, (factor, change) in changes.items():
+        layer = layers[path]
+        bias = bias_of(layer)
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.scale:
+            layer.gamma.assign(ops.convert_to_numpy(layer.gamma) * factor.astype("float32"))
         if bias is not None:
-            bias.assign(ops.convert_to_numpy(bias).astype("float32") + change)
+            bias.assign((ops.convert_to_numpy(bias) * factor + change).astype("float32"))
 
 
 @contextlib.contextmanager
@@ -176,11 +196,12 @@ def _watched_before_activation(
         yield stack.enter_context(watch_calls(layers, watch_and_activate))
 
 
-def _mean(outputs: Any, layer: keras.layers.Layer) -> np.ndarray:
-    """Returns the mean of outputs, in the shape of the bias of their layer."""
+def _moments(outputs: Any, layer: keras.layers.Layer) -> np.ndarray:
+    """Returns the means of outputs and of their squares, in the shape of their layer's bias."""
     array = ops.convert_to_numpy(outputs).astype("float64")
     bias = bias_of(layer)
     shape = () if bias is None else tuple(bias.shape)
-    array = array.reshape(-1, *array.shape[array.ndim - len(shape) :]).mean(axis=0)
-    ones = tuple(axis for axis, size in enumerate(shape) if size == 1)
-    return array.mean(axis=ones, keepdims=True).astype("float32")
+    ones = tuple(1 + axis for axis, size in enumerate(shape) if size == 1)
+    array = array.reshape(-1, *array.shape[array.ndim - len(shape) :])
+    moments = np.stack([array.mean(axis=0), np.square(array).mean(axis=0)])
+    return moments.mean(axis=ones, keepdims=True)

@@ -369,9 +369,10 @@ def compress(
     ids, and directions of rows by how much the model's outputs respond to them; a table that also
     returns logits (`ReversibleEmbedding`) counts for both. The errors of each layer are weighted by
     the sensitivity of the model's outputs to them. One budget of bytes is divided among all layers
-    so that each byte reduces the error most. With `data`, the biases of replaced layers and of
-    batch normalizations are then moved so that the mean outputs are the original's, if this reduces
-    the error of the model's outputs (and with a `metric` does not lower it).
+    so that each byte reduces the error most. With `data`, the biases of replaced layers are then
+    moved so that the mean outputs are the original's, and batch normalizations so that mean and
+    variance of each channel are, if this reduces the error of the model's outputs (and with a
+    `metric` does not lower it).
 
     The model is copied through Keras' saving, and only the copy is changed. A layer whose weights
     other code reads, of a kind that is not known, or that is quantized already stays as it is; the

@@ -54,7 +54,7 @@ def test_mean_outputs_are_those_of_the_original(options):
         np.testing.assert_allclose(actual, expected, atol=2e-4)
 
 
-def test_normalizations_take_the_corrections_of_convolutions():
+def test_normalizations_restore_means_and_deviations():
     model = convolutional_model()
     small = compress(model, data=IMAGES, bits=2, formats=(), verbose=0).model
     for name in ("first", "second"):
@@ -64,6 +64,7 @@ def test_normalizations_take_the_corrections_of_convolutions():
         assert np.abs(actual - expected).max() > 0.01
         axes = (0, 1, 2)
         np.testing.assert_allclose(actual.mean(axes), expected.mean(axes), atol=1e-4)
+        np.testing.assert_allclose(actual.std(axes), expected.std(axes), rtol=1e-3)
 
 
 @pytest.mark.parametrize(("axis", "is_last"), [(1, False), (2, False), (3, True), (-1, True)])
