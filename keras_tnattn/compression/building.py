@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
+import numpy as np
+from keras import ops
 
 from keras_tnattn.compression.candidates import Candidate, copy_layer
 from keras_tnattn.compression.copying import copy_of, custom_objects, with_layers
@@ -99,6 +101,17 @@ def assemble(
     assembly = Assembly(floating, small, quantize, plan.sample)
     start_from_integers(assembly.roundings)
     return assembly
+
+
+def shorten_vectors(model: keras.Model) -> None:
+    """Rounds vectors, such as biases, to the 16 bits of bfloat16; coded they take half the bytes.
+
+    The relative error is at most 2^-8, far below that of integers.
+    """
+    for weight in model.weights:
+        if len(weight.shape) == 1 and weight.dtype == "float32":
+            short = ops.cast(ops.cast(weight, "bfloat16"), "float32")
+            weight.assign(np.array(ops.convert_to_numpy(short)))
 
 
 def compile_like(original: Inventory, small: keras.Model) -> None:

@@ -23,7 +23,7 @@ _BISECTIONS = 7
 # Steps of the search for the largest model within `max_resident`.
 _FILES = 4
 # Coded files that are written in search of one that is within a target, but close to it.
-_CODED_FILES, _CLOSE = 4, 0.985
+_CODED_FILES, _CLOSE = 4, 0.97
 
 Choice = dict[str, Candidate]
 

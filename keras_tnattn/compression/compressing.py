@@ -15,7 +15,7 @@ from keras_tnattn import coding
 from keras_tnattn.compression import calibration
 from keras_tnattn.compression.batches import number_of_inputs, renumber_ids, some_batches
 from keras_tnattn.compression.biases import BiasCorrection
-from keras_tnattn.compression.building import Assembly, assemble, compile_like
+from keras_tnattn.compression.building import Assembly, assemble, compile_like, shorten_vectors
 from keras_tnattn.compression.calibration import Data
 from keras_tnattn.compression.candidates import byte_count
 from keras_tnattn.compression.choosing import Choice, Chooser
@@ -157,6 +157,8 @@ class CompressionResult:
                     self._assembly.roundings,
                 )
             healed = self._assembly.quantized_again()
+            if self._suffix == ".tnz":
+                shorten_vectors(healed)
             metric = self._comparison.metric_of(healed)
             error, rows = self._error_of(healed)
         except BaseException:  # also of Ctrl-C
@@ -571,6 +573,8 @@ def _compress_model(
     )
     if correction is not None:
         correction.apply(comparison, assembly, result.renumber)
+        if options.is_coded:
+            shorten_vectors(assembly.small.model)
     result._check(example)
     return result
 
@@ -583,6 +587,8 @@ def _corrected_model(
     correction = BiasCorrection(chooser.plan, made_layers, data)
     assembly = assemble(chooser.plan, choice, made_layers)
     correction.apply(comparison, assembly)
+    if chooser.plan.options.is_coded:
+        shorten_vectors(assembly.small.model)
     return assembly
 
 

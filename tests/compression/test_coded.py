@@ -110,18 +110,25 @@ def network():
     return keras.Model(inputs, layers.Dense(4)(layers.Dense(400, "tanh")(x)))
 
 
+def bits_of_vectors(model):
+    vectors = [to_numpy(weight) for weight in model.weights if len(weight.shape) == 1]
+    return [vector.view("uint32") for vector in vectors if vector.dtype == "float32"]
+
+
 def test_the_file_is_as_small_as_asked(tmp_path, capsys):
     model, ids = network(), RNG.integers(0, 300, (64, 6))
     result = compress(model, target=6.0, data=ids, coded=True, verbose=0)
     size, report = result.save(tmp_path / "small.tnz"), result.report
     assert size == report.file_bytes
     assert report.bytes_before / 6.2 < size <= report.bytes_before / 6
+    assert all((bits & 0xFFFF == 0).all() for bits in bits_of_vectors(result.model))
     assert "The bytes of a coded file (.tnz) were shared out" in str(report)
     assert report.error < 0.1
     again = load_model(tmp_path / "small.tnz")
     np.testing.assert_array_equal(to_numpy(again(ids)), to_numpy(result.model(ids)))
     loss = result.heal(ids)
     assert len(loss) <= 1
+    assert all((bits & 0xFFFF == 0).all() for bits in bits_of_vectors(result.model))
 
 
 def test_arguments_that_contradict_each_other():
