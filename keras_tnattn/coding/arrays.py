@@ -28,6 +28,8 @@ _AXES = {"8 last": -1, **{f"{n} {end}": _ENDS[end] for n in (6, 4, 3, 2) for end
 METHODS = ("stored", "deflated", "bytes", *_AXES)
 # Frequencies are rounded to parts of this, whose sums are exact in float32.
 _PARTS = 2**16
+# How many classes there may be for each power of 2; each pair of them has a table.
+_CLASSES = (2, 1, 0.5)
 # Classes, which take time, are tried where the code without takes at most so many times the least.
 _NEARLY = 1.2
 # Deflated by the lowest level, an array has at most so many times the bytes of the highest level.
@@ -173,13 +175,16 @@ def streams_of(integers: np.ndarray) -> list[np.ndarray]:
         return alike
     usual = int(np.bincount(alike[-1]).argmax())
     distances = np.abs(integers.astype("int16") - usual)
-    by_class = _split(integers, *(_classes(distances.mean(axis=axis)) for axis in (1, 0)))
-    return min(alike, by_class, key=_size)
+    means = [distances.mean(axis=axis) for axis in (1, 0)]
+    by_class = [
+        _split(integers, *(_classes(some, number) for some in means)) for number in _CLASSES
+    ]
+    return min(alike, *by_class, key=_size)
 
 
-def _classes(means: np.ndarray) -> np.ndarray:
-    """Returns classes of positive numbers, two for each power of 2."""
-    levels = np.rint(2 * np.log2(means + 2**-10)).astype(int)
+def _classes(means: np.ndarray, number: float) -> np.ndarray:
+    """Returns classes of positive numbers, so many for each power of 2."""
+    levels = np.rint(number * np.log2(means + 2**-10)).astype(int)
     return (levels - levels.min()).astype("uint8")
 
 

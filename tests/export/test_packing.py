@@ -130,14 +130,15 @@ def test_the_page_refuses_codes_that_are_damaged(tmp_path):
     texts = [base64.b64encode(x).decode() for x in [code, *damaged]]
     whole, *errors = in_node(tmp_path, "unpacking.js", program, texts, len(stream))
     assert whole == base64.b64encode(stream).decode()
-    # Other numbers of the same classes change nothing.
-    assert errors.count(whole) < 5
-    assert set(errors) - {whole} == {
+    known = {
         "it has a table without frequencies",
         "it ends within a table",
         "it has tensors that are too large for their codes",
         "its code has other symbols",
     }
+    assert known < set(errors)
+    # A table that begins with another symbol is a table, too.
+    assert sum(error not in known for error in errors) < 8
 
 
 @needs_node
