@@ -31,6 +31,9 @@ _STEPS = 16
 _CLIPPING = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6)
 # The share of the mean second moment that is added to each, in case the inputs span no basis.
 _DAMPING = 0.01
+# What a coder saves is worth more error: with one step for many numbers, one is rounded up above a
+# half and so much more, in proportion to the step as a share of the numbers' size, and at most.
+_SHIFT, _MOST_SHIFT = 0.1, 0.3
 # Rows that are rounded before the others make up for their errors, by one matrix product.
 _BLOCK = 64
 # Numbers of a matrix that are quantized at once.
@@ -140,7 +143,8 @@ def quantize_groups(
             size; `O(n^2 m)` if it is factored. Default: the squared error of the matrix itself
             counts.
         step: The scale of all groups, as a share of the root of the mean square of the matrix; what
-            few bits do not hold is clipped. Default: each group has a scale and a zero of its own.
+            few bits do not hold is clipped, and what is near a half is rounded towards 0. Default:
+            each group has a scale and a zero of its own.
         symmetric: Whether all zeros are `2^(b - 1)`, for runtimes that multiply with signed
             integers. Defaults to `False`.
 
@@ -209,10 +213,13 @@ def _quantized_parts(
             groups = (math.ceil(len(part) / group_size), part.shape[1])
             codes, zeros = np.zeros(groups, "uint8"), np.full(groups, zero, "uint8")
         of_entries = _of_entries(codes, zeros, largest, group_size, len(part))
-        if moment is None:
+        if moment is not None:
+            is_coded = step is not None
+            numbers = _integers_in_turn(part, *of_entries, bits, lowest, is_coded, *moment[1:])
+        elif step is None:
             numbers = _rounded_integers(part, *of_entries, bits, lowest)
         else:
-            numbers = _integers_in_turn(part, *of_entries, bits, lowest, *moment[1:])
+            numbers = _clipped(rounded_in_steps(part / largest), zero, bits, lowest)
         return numbers, codes, zeros
 
     return largest, map(quantized, parts)
@@ -232,9 +239,22 @@ def quantize_in_steps(matrix: np.ndarray, steps: np.ndarray, bits: int) -> Integ
     """
     largest, zero = np.float32(steps.max()), 2 ** (bits - 1)
     codes = np.clip(np.rint(_STEPS * np.log2(largest / steps)), 0, 255).astype("uint8")[:, None]
-    numbers = _rounded_integers(matrix, _scales(codes, largest), np.int64(zero), bits, 0)
+    numbers = _clipped(rounded_in_steps(matrix / _scales(codes, largest)), zero, bits, 0)
     zeros = pack(np.full((1, len(matrix)), zero), bits).T
     return IntegerGroups(pack(numbers.T, bits).T, codes, zeros, largest)
+
+
+def rounded_in_steps(matrix: np.ndarray) -> np.ndarray:
+    """Returns a matrix in whole numbers; towards 0 where a coder saves more than is lost."""
+    squares = np.square(matrix)
+    size = np.sqrt(np.outer(squares.mean(axis=1), squares.mean(axis=0) / (squares.mean() or 1.0)))
+    return _rounded_down(matrix, size)
+
+
+def _rounded_down(values: np.ndarray, size: np.ndarray | float) -> np.ndarray:
+    """Returns whole numbers near values of some size, the root of their mean square."""
+    shift = np.minimum(_MOST_SHIFT, _SHIFT / np.maximum(size, 1e-9))
+    return np.copysign(np.floor(np.abs(values) + (0.5 - shift)), values)
 
 
 def bits_of_step(matrix: np.ndarray, step: float) -> int | None:
@@ -314,7 +334,11 @@ def _scales(codes: np.ndarray, largest: np.ndarray | np.float32) -> np.ndarray:
 def _rounded_integers(
     values: np.ndarray, scales: np.ndarray, zeros: np.ndarray, bits: int, lowest: int
 ) -> np.ndarray:
-    return np.clip(np.rint(values / scales) + zeros, lowest, 2**bits - 1).astype("uint8")
+    return _clipped(np.rint(values / scales), zeros, bits, lowest)
+
+
+def _clipped(numbers: np.ndarray, zeros: np.ndarray | int, bits: int, lowest: int) -> np.ndarray:
+    return np.clip(numbers + zeros, lowest, 2**bits - 1).astype("uint8")
 
 
 def _group(columns: np.ndarray, group_size: int) -> np.ndarray:
@@ -389,6 +413,7 @@ def _integers_in_turn(
     zeros: np.ndarray,
     bits: int,
     lowest: int,
+    is_coded: bool,
     order: np.ndarray,
     upper: np.ndarray,
 ) -> np.ndarray:
@@ -403,7 +428,10 @@ def _integers_in_turn(
         stop = min(start + _BLOCK, len(rest))
         errors = np.empty((stop - start, rest.shape[1]), "float32")
         for i in range(start, stop):
-            numbers[i] = _rounded_integers(rest[i], scales[i], zeros[i], bits, lowest)
+            values = rest[i] / scales[i]
+            size = np.sqrt(np.square(values).mean())
+            whole = _rounded_down(values, size) if is_coded else np.rint(values)
+            numbers[i] = _clipped(whole, zeros[i], bits, lowest)
             rounded = (numbers[i].astype("float32") - zeros[i]) * scales[i]
             error = errors[i - start] = (rest[i] - rounded) / upper[i, i]
             rest[i + 1 : stop] -= np.outer(upper[i, i + 1 : stop], error)

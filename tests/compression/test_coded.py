@@ -54,12 +54,12 @@ def test_a_kernel_takes_fewer_bytes_than_in_groups_of_the_same_error():
     layer, moment = dense_layer(96, 200), INPUTS.T @ INPUTS / len(INPUTS)
     statistics = Statistics(moment=moment.astype("float64"))
     found = sorted(coded.candidates(layer, statistics, None), key=lambda c: c.error)
-    for bits in (4, 3, 2):
+    for bits, most in ((4, 0.93), (3, 0.88), (2, 0.76)):
         new = dense.quantize(layer, bits, 32, {"kernel": statistics.moment})
         error = error_by_columns(layer, new, statistics.moment)
         size = sum(len(arrays.encode(to_numpy(weight))[1]) for weight in new.packed_weights)
         by_error = np.log([c.error for c in found]), [c.bytes - 4 * 200 for c in found]
-        assert np.interp(np.log(error), *by_error) < 0.97 * size
+        assert np.interp(np.log(error), *by_error) < most * size
 
 
 def test_tables_in_principal_axes_have_the_bytes_and_the_error_of_their_layers():
@@ -81,7 +81,7 @@ def test_tables_in_principal_axes_have_the_bytes_and_the_error_of_their_layers()
             assert candidate.error == pytest.approx(error, rel=0.05)
             assert candidate.bytes == pytest.approx(size, rel=0.03, abs=700)
             steps = to_numpy(new.packed.stored_matrix().scales)[:, 0]
-            assert steps[100] < steps[2500] == steps[-1]
+            assert steps[100] < steps[1000] < steps[2500] == steps[-1]
     sizes, errors = np.log(np.array(sorted(by_format["low_rank"]))).T
     for size, error in by_format["dense"]:
         if sizes[0] < np.log(size) < sizes[-1]:

@@ -152,7 +152,9 @@ def test_one_step_for_a_whole_matrix(step):
     bits = integer_groups.bits_of_step(matrix, step)
     groups = integer_groups.quantize_groups(matrix, bits, group_size=60, step=step)
     near = integer_groups.restored_matrix(groups, 60, bits, group_size=60)
-    assert np.abs(near - matrix).max() < 0.501 * size
+    errors = np.abs(matrix) - np.abs(near)
+    assert -0.501 * size < errors.min() < errors.max() < 0.801 * size
+    assert (np.sign(near) * matrix >= 0).all()
     multiples = near / groups.largest
     np.testing.assert_allclose(multiples, np.rint(multiples), atol=1e-4)
     fewer = [b for b in (2, 3, 4, 6, 8) if np.ptp(np.rint(matrix / size)) < 2**b]

@@ -1,7 +1,8 @@
 """Integers with few different steps, for a file whose integers are coded.
 
 Groups with scales of their own make all integers about as frequent, and an entropy coder then gains
-little. One step for a whole kernel gives the same error in fewer coded bytes.
+little. One step for a whole kernel gives the same error in fewer coded bytes, all the more if
+numbers near a half are rounded towards 0.
 
 Of a table whose ids were counted, the error is least for its bytes if each number adds the same to
 it: a row of weight `w` then has a step in proportion to `w^(-1/2)`. Coordinates along the principal
@@ -15,7 +16,7 @@ import functools
 import keras
 import numpy as np
 
-from keras_tnattn.coding import coded_bytes
+from keras_tnattn.coding import arrays, coded_bytes
 from keras_tnattn.compression.calibration import Statistics
 from keras_tnattn.compression.candidates import Candidate, byte_count, copy_layer, dense_flops
 from keras_tnattn.compression.errors import TableErrors, row_weights
@@ -26,10 +27,12 @@ from keras_tnattn.storage.base_embedding import embedding_options
 from keras_tnattn.storage.quantized import quantized_kind
 from keras_tnattn.storage.recurrent import cells_of
 
-# The steps that are tried, as shares of the root of the mean square of a kernel.
+# The steps that are tried, as shares of the root of the mean square of a kernel, and of the numbers
+# of a table, by weight.
 _STEPS = tuple(2 ** (k / 3) for k in range(-9, 6))
-# The weight of an id that never occurred is at least this share of the mean.
-_UNSEEN_WEIGHT = 0.25
+_TABLE_STEPS = tuple(2 ** (k / 6) for k in range(-36, 19))
+# Added to the counts of ids: other texts have some that never occurred.
+_UNSEEN_COUNT = 1.0
 # Steps of rows from a power of 2 to the next one; few different ones take few bytes.
 _STEP_CLASSES = 2
 # The least weight of a row, as a share of the most: a file stores steps that differ by up to 2^15.
@@ -100,8 +103,9 @@ def _table_candidates(layer: keras.layers.Embedding, statistics: Statistics) -> 
     errors = TableErrors(layer, statistics)
     factors = errors.factors
     coordinates, basis = factors.coordinates, factors.basis.astype("float32")
-    weights = errors.weights + _UNSEEN_WEIGHT * errors.weights.mean()
-    size = np.linalg.norm(coordinates) / coordinates.size**0.5 or 1.0
+    weights = statistics.counts + _UNSEEN_COUNT
+    squares = weights @ np.einsum("vk,vk->v", coordinates, coordinates)
+    size = np.sqrt(squares / coordinates.size) or 1.0
     highest = [np.maximum(part.max(axis=1), -part.min(axis=1)) for part in (coordinates, basis)]
     some = np.linspace(0, len(coordinates) - 1, min(len(coordinates), _ROWS)).astype(int)
 
@@ -113,16 +117,15 @@ def _table_candidates(layer: keras.layers.Embedding, statistics: Statistics) -> 
         return new
 
     found = []
-    for step in _STEPS:
-        price = step * size * np.exp(np.log(weights).mean() / 2)
-        steps = _steps(highest[0], weights, price), _steps(highest[1], factors.squares, price)
-        parts = (coordinates[some], steps[0][some]), (basis, steps[1])
-        coded = sum(
-            coded_bytes(_integers(rows, own), whole.size) + _ENTRY
-            for (rows, own), whole in zip(parts, (coordinates, basis), strict=True)
-        )
-        classes = np.rint(_STEP_CLASSES * np.log2(steps[0].max() / steps[0]))
-        coded += coded_bytes(classes.astype("uint8")[None], len(classes)) + _ENTRY
+    for step in _TABLE_STEPS:
+        steps = [
+            _steps(most, of_rows, step * size)
+            for most, of_rows in zip(highest, (weights, factors.squares), strict=True)
+        ]
+        classes = np.rint(_STEP_CLASSES * np.log2(steps[0].max() / steps[0])).astype("uint8")
+        whole = classes, _integers(basis, steps[1])
+        coded = sum(len(arrays.encode(array)[1]) for array in whole) + 3 * _ENTRY
+        coded += coded_bytes(_integers(coordinates[some], steps[0][some]), coordinates.size)
         near = _rounded(errors.coordinates, steps[0][errors.rows]) @ _rounded(basis, steps[1])
         error, weighted = errors.of(near @ factors.inverse)
         found.append(
@@ -150,11 +153,12 @@ def _steps(highest: np.ndarray, weights: np.ndarray, price: float) -> np.ndarray
 
 
 def _rounded(matrix: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    return np.rint(matrix / steps[:, None]) * steps[:, None]
+    return integer_groups.rounded_in_steps(matrix / steps[:, None]) * steps[:, None]
 
 
 def _integers(matrix: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    return (np.rint(matrix / steps[:, None]) + 2 ** (_BITS - 1)).astype("uint8")
+    whole = integer_groups.rounded_in_steps(matrix / steps[:, None])
+    return (whole + 2 ** (_BITS - 1)).astype("uint8")
 
 
 @dataclasses.dataclass(frozen=True)
