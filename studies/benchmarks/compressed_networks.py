@@ -9,7 +9,7 @@ are bidirectional classifiers of Reuters. Each row is a model: how many times sm
 accuracy on the test part, and the time of the original over its own for a batch of 1 and of 64,
 measured in turns. The peers are Keras' int8 and int4, for `conv` the SVD of each flattened kernel
 to the same size, without data, and for the others ONNX Runtime's dynamic int8, whose size is that
-of its file.
+of its file. `--coded` measures coded files (`.tnz`) instead of other formats of ours.
 """
 
 import argparse
@@ -36,11 +36,17 @@ from keras_tnattn.export import export_onnx
 
 LENGTH, WORDS = 80, 8000
 # For each network the targets in floats and in integers; of floats some formats alone.
+FLOATS, INTEGERS = {"bits": 32}, {"bits": 2, "formats": ()}
 TARGETS = {
-    "conv": [(None, 4, f) for f in ("low_rank", "tucker", "spatial", None)] + [(2, 8, None)],
-    "lstm": [(None, 4, None), (4, 8, ()), (2, 8, ()), (2, 12, ())],
-    "gru": [(None, 4, None), (2, 8, ()), (2, 12, ())],
+    "conv": [
+        *[(4, FLOATS | {"formats": name}) for name in ("low_rank", "tucker", "spatial")],
+        (4, FLOATS),
+        (8, {"bits": 2}),
+    ],
+    "lstm": [(4, FLOATS), (8, INTEGERS | {"bits": 4}), (8, INTEGERS), (12, INTEGERS)],
+    "gru": [(4, FLOATS), (8, INTEGERS), (12, INTEGERS)],
 }
+CODED = [(target, {"coded": True}) for target in (8, 12, 16)]
 
 
 def main():
@@ -50,6 +56,7 @@ def main():
     parser.add_argument("--seeds", type=int, nargs="+", default=(0,))
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--targets", type=float, nargs="*", help="of ours; default: all")
+    parser.add_argument("--coded", action="store_true", help="count the bytes of coded files")
     options = parser.parse_args()
     for seed in options.seeds:
         keras.utils.set_random_seed(seed)
@@ -62,10 +69,11 @@ def main():
             model = recurrent(options.network)
         model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
         model.fit(*train, epochs=options.epochs, batch_size=32, verbose=2)
-        measure(options.network, seed, model, train, test, options.targets)
+        measure(options, seed, model, train, test)
 
 
-def measure(network, seed, model, train, test, targets):
+def measure(options, seed, model, train, test):
+    network, targets = options.network, options.targets
     inputs = train[0]
     right = accuracy(model, test)
     print(
@@ -93,19 +101,19 @@ def measure(network, seed, model, train, test, targets):
     else:
         for name, path in onnx_files(model):
             show(name, OnnxModel(path), size=path.stat().st_size)
-    for bits, target, formats in TARGETS[network]:
+    for target, how in CODED if options.coded else TARGETS[network]:
         if targets is not None and target not in targets:
             continue
-        options = {} if formats is None else {"formats": formats}
-        name = f"{bits or 32} bits, {'all formats' if formats is None else formats or 'integers'}"
+        name = f"to {target}, {', '.join(f'{key} {value}' for key, value in how.items())}"
         start = time.perf_counter()
         try:
-            result = compress(model, target, data=inputs, bits=bits or 32, verbose=0, **options)
+            result = compress(model, target, data=inputs, verbose=0, **how)
         except ValueError as error:
             print(f"{network} {seed}: {name}: {str(error)[:100]}", flush=True)
             continue
-        show(name, result.model, f", made in {time.perf_counter() - start:.0f} s")
-        if bits is None:
+        size = result.report.file_bytes if options.coded else None
+        show(name, result.model, f", made in {time.perf_counter() - start:.0f} s", size)
+        if how.get("bits") == 32:
             result.heal(inputs, epochs=1)
             show(f"{name}, healed", result.model)
 

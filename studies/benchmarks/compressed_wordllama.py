@@ -44,6 +44,7 @@ def main():
     parser.add_argument("--length", type=int, default=512, help="the most tokens of a text")
     parser.add_argument("--targets", type=float, nargs="*", default=(16, 56))
     parser.add_argument("--bits", type=int, nargs="*", default=(4, 2))
+    parser.add_argument("--coded", action="store_true", help="count the bytes of coded files")
     options = parser.parse_args()
     folder = fetch("wordllama", options.cache) / "wordllama"
     weights = load_file(str(folder / "weights" / "l2_supercat_256.safetensors"))
@@ -71,17 +72,20 @@ def main():
     start = time.process_time()
     show(f"k-means of {CENTROIDS} rows in int8", *centroids(table))
     model = averaging(table)
-    for bits in options.bits:
+    for bits in (None,) if options.coded else options.bits:
         for target in options.targets:
             start = time.process_time()
-            name = f"compress to {target:g}, {bits} bits"
+            name = f"compress to {target:g}, {'coded' if options.coded else f'{bits} bits'}"
+            how = {"bits": bits, "coded": options.coded, "verbose": 0}
             try:
-                result = compress(model, target, data=texts.inputs, bits=bits, verbose=0)
+                result = compress(model, target, data=texts.inputs, **how)
             except ValueError as error:
                 print(f"{name:34} {error}", flush=True)
                 continue
-            show(name, result.report.bytes_after, rows_of(result.model))
-            print(result.report, flush=True)
+            report = result.report
+            size = report.file_bytes if options.coded else report.bytes_after
+            show(name, size, rows_of(result.model))
+            print(report, flush=True)
 
 
 def averaging(table):

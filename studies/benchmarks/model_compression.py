@@ -14,7 +14,7 @@ relative to the trained model. The peers are Keras' int8 and int4 quantization o
 and the plain SVD of each layer to the same relative error, as keras_compressor does it.
 tensorly-torch needs PyTorch: `tensorly_torch.py` measures it with the models and test parts that
 this leaves in FOLDER; run this again to draw both in one picture (models and rows are kept, also
-after an interruption).
+after an interruption). `--coded` adds rows of coded files (`.tnz`), by the bytes of these files.
 
 Writes FOLDER/DATASET-MODEL.csv and a picture of it.
 """
@@ -38,6 +38,7 @@ import numpy as np
 from keras_tnattn import compress
 from keras_tnattn.compression.candidates import byte_count
 from keras_tnattn.compression.inventory import places
+from keras_tnattn.compression.saving import file_bytes
 from keras_tnattn.layers import MaskedAveragePooling1D
 from keras_tnattn_train.classify.config import ClassifyConfig
 from keras_tnattn_train.classify.loading import thin_out
@@ -52,6 +53,7 @@ TOLERANCES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 TARGETS = {None: (4, 8, 16, 32), 4: (16, 30, 50, 100)}
 # The targets and the bits of the models that are healed for an epoch.
 HEALED = {"tsa": ((30, 50, 100), 4), "transformer": ((8, 16), None)}
+CODED = (16, 30, 50, 100)
 
 
 def main():
@@ -62,6 +64,7 @@ def main():
     parser.add_argument("--seeds", type=int, nargs="+", default=(0, 1, 2))
     parser.add_argument("--epochs", type=int, default=10, help="of --model transformer")
     parser.add_argument("--folder", type=Path, default=Path("benchmarks/compression"))
+    parser.add_argument("--coded", action="store_true", help="measure coded files, too")
     parser.add_argument("--quick", action="store_true", help="try fewer targets, without healing")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
@@ -80,8 +83,9 @@ def main():
                     raise
                 print(f"{method}, {asked}: {error}")
                 continue
+            size = file_bytes(small, ".tnz") if "coded" in method else byte_count(small)
             row = {"seed": seed, "method": method, "asked": str(asked)}
-            rows.append(row | measure(small, renumbered))
+            rows.append(row | measure(small, renumbered, size))
             print(rows[-1], flush=True)
             write(path, rows)
     draw(rows + read(path.with_name(f"{path.stem}-tensorly-torch.csv")), path.with_suffix(".png"))
@@ -168,8 +172,8 @@ def jobs(model, data, args):
     The function also returns how the inputs of the small model are renumbered.
     """
 
-    def ours(target, bits, epochs=0):
-        result = compress(model, target, data=data, bits=bits or 32, renumber=2)
+    def ours(target, how, epochs=0):
+        result = compress(model, target, data=data, **how)
         if epochs:
             result.heal(thin_out(data), epochs=epochs, learning_rate=3e-4)
         return result.model, result.renumber
@@ -183,13 +187,18 @@ def jobs(model, data, args):
     for tolerance in TOLERANCES[2:3] if args.quick else TOLERANCES:
         yield "plain SVD", tolerance, partial(plain, tolerance)
     for bits, targets in TARGETS.items():
+        how = {"bits": bits or 32, "renumber": 2}
         method = "ours" if bits is None else f"ours, {bits} bits"
         for target in targets[1:2] if args.quick else targets:
-            yield method, target, partial(ours, target, bits)
+            yield method, target, partial(ours, target, how)
     if not args.quick:
         targets, bits = HEALED[args.model]
+        how = {"bits": bits or 32, "renumber": 2}
         for target in targets:
-            yield "ours, healed", target, partial(ours, target, bits, epochs=1)
+            yield "ours, healed", target, partial(ours, target, how, epochs=1)
+    for target in CODED if args.coded else ():
+        yield "ours, coded", target, partial(ours, target, {"coded": True})
+        yield "ours, coded, healed", target, partial(ours, target, {"coded": True}, epochs=1)
 
 
 def measurer(model, test):
@@ -203,8 +212,8 @@ def measurer(model, test):
 
     full, base = byte_count(model), accuracy(model, None)
 
-    def measure(small, renumbered):
-        size, reached = byte_count(small), accuracy(small, renumbered)
+    def measure(small, renumbered, size):
+        reached = accuracy(small, renumbered)
         return {
             "bytes": size,
             "ratio": round(full / size, 2),
