@@ -118,10 +118,8 @@ def _table_candidates(layer: keras.layers.Embedding, statistics: Statistics) -> 
 
     found = []
     for step in _TABLE_STEPS:
-        steps = [
-            _steps(most, of_rows, step * size)
-            for most, of_rows in zip(highest, (weights, factors.squares), strict=True)
-        ]
+        price = step * size
+        steps = _steps(highest[0], weights, price), _steps(highest[1], factors.squares, price)
         classes = np.rint(_STEP_CLASSES * np.log2(steps[0].max() / steps[0])).astype("uint8")
         whole = classes, _integers(basis, steps[1])
         coded = sum(len(arrays.encode(array)[1]) for array in whole) + 3 * _ENTRY
