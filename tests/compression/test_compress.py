@@ -708,7 +708,7 @@ def test_healing_uses_no_dropout():
     np.testing.assert_allclose(loss, np.square(error).mean(), rtol=1e-3)
 
 
-@pytest.mark.parametrize("bits", [32, 8])
+@pytest.mark.parametrize("bits", slow_but([8], [32, 8]))
 def test_a_healing_that_lowers_the_metric_is_undone(bits):
     # Of the original, the small model before, after and since its corrections, two healed ones.
     values = iter([0.9, 0.8, 0.8, 0.8, 0.7, np.nan, np.inf, KeyboardInterrupt, 0.85])

@@ -1,5 +1,6 @@
 """Exports of models with strings, with inputs and outputs in any order, and of half floats."""
 
+import itertools
 import subprocess
 import venv
 
@@ -7,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 from conformance import assert_same_arrays, relative_error
+from slow_cases import slow_but
 
 from keras_tnattn.export import export_file, running
 
@@ -15,6 +17,7 @@ if BACKEND != "tensorflow":
     pytest.skip("other backends write fewer files", allow_module_level=True)
 
 SUFFIXES = {"ONNX": ".onnx", "LiteRT": ".tflite", "OpenVINO": ".xml"}
+FORMS = [*SUFFIXES, "SavedModel"]
 NEEDS = {"ONNX": "onnxruntime", "LiteRT": "ai_edge_litert", "OpenVINO": "openvino"}
 layers = keras.layers
 # Converters warn of their own libraries.
@@ -69,8 +72,13 @@ ORDERS = {
 }
 
 
-@pytest.mark.parametrize("form", [*SUFFIXES, "SavedModel"])
-@pytest.mark.parametrize("name", ORDERS)
+@pytest.mark.parametrize(
+    ("name", "form"),
+    slow_but(
+        [(name, "ONNX") for name in ORDERS] + [("enc, dec", form) for form in FORMS],
+        itertools.product(ORDERS, FORMS),
+    ),
+)
 def test_inputs_and_outputs_keep_the_order_of_the_model(name, form, tmp_path):
     pytest.importorskip(NEEDS.get(form, BACKEND))
     model = ORDERS[name]()

@@ -24,6 +24,7 @@ raise SystemExit(0 if error < 1e-3 else 1)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a fault of TensorFlow")
 def test_tensorflow_still_errs_in_the_product_of_a_single_head():
     tf = pytest.importorskip("tensorflow")

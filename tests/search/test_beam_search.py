@@ -34,7 +34,7 @@ def make_model(kind, scale=1.0, end_bias=1.0, **options):
 
 
 # The causal metric is another value of an option: only in the slow tests.
-@pytest.fixture(scope="module", params=slow_but(["plga", "sdpa"], KINDS))
+@pytest.fixture(scope="module", params=slow_but(["plga"], KINDS))
 def naive(request):
     return Naive(make_model(request.param))
 

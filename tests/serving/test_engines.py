@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from concurrent.futures import Future
@@ -12,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from serving_servers import get, in_thread, post, wait_for
+from serving_servers import as_process, get, in_thread, post, wait_for
 
 from keras_tnattn.export import export_classifier
 from keras_tnattn.models import text_classifier
@@ -128,7 +129,7 @@ def test_bad_versions_have_one_line_and_the_old_one_serves(version, tmp_path, ca
 # A server, asked once by the classifier's default signature and for all that is told about it.
 ALONE = """
 import json, sys
-from serving_servers import get, in_thread, post
+from serving_servers import as_process, get, in_thread, post
 folder, engine, text = sys.argv[1:]
 with in_thread(folder, engine=engine, deadline_s=110) as (url, inference):
     model = f"{url}/v1/models/pets"
@@ -217,3 +218,38 @@ def test_an_engine_that_is_not_installed_is_named(tmp_path, monkeypatch, capsys)
     assert "pip install '.[onnx]'" in capsys.readouterr().err
     with pytest.raises(ValueError, match="engine='tvm'"):
         Settings(engine="tvm")
+
+
+def test_workers_share_a_port_and_are_replaced(version, tmp_path, capsys):
+    copied(version, tmp_path)
+    body, options = {"instances": TEXTS[:1]}, ("--engine", "onnxruntime", "--workers", "2")
+    with as_process(tmp_path, *options, "--poll-s", 0.1) as (url, process):
+        path = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        sockets, port = Path("/proc/net/tcp"), url.rpartition(":")[2]
+        listening = f":{int(port):04X} 00000000:0000 0A"
+        wait_for(lambda: sockets.read_text().count(listening) == 2)
+        asked = 30
+        for _ in range(asked):
+            assert post(f"{url}/v1/models/pets:predict", body)[0] == 200
+        counted = 'keras_tnattn_serving_requests_total{code="200",method="POST",model="pets"}'
+        assert f"{counted} {asked}.0" in get(f"{url}/metrics")[1]
+        assert main([str(tmp_path), *options, "--port", port]) == 2
+        assert "Could not listen" in capsys.readouterr().err
+        before = set(path.read_text().split())
+        os.kill(int(min(before)), signal.SIGKILL)
+        wait_for(lambda: len(set(path.read_text().split()) - before) == 1)
+        wait_for(lambda: sockets.read_text().count(listening) == 2)
+        for _ in range(asked):
+            assert post(f"{url}/v1/models/pets:predict", body)[0] == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+
+def test_workers_end_with_the_process_that_began_them(version, tmp_path):
+    copied(version, tmp_path)
+    options = ("--engine", "onnxruntime", "--workers", 2, "--drain-s", 0)
+    with as_process(tmp_path, *options) as (_, process):
+        path = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        workers = [Path("/proc", number) for number in path.read_text().split()]
+        process.kill()
+        wait_for(lambda: not any(worker.exists() for worker in workers))

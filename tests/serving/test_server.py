@@ -1,14 +1,12 @@
 import contextlib
 import http.client
 import json
-import os
 import shutil
 import signal
 import socket
 import threading
 import time
 import urllib.parse
-from pathlib import Path
 
 import pytest
 import tensorflow as tf
@@ -200,38 +198,6 @@ def test_models_that_never_return_do_not_take_all_threads_of_tensorflow(tmp_path
             client.request("POST", f"/v1/models/{name}:predict", body)
         wait_for(lambda: "in_flight 4.0" in get(f"{url}/metrics")[1])
         assert post(f"{url}/v1/models/fourth:predict", {"instances": [1]})[0] == 200
-
-
-def test_workers_share_a_port_and_are_replaced(plain, capsys):
-    body = {"instances": [[1.0, 2.0]]}
-    with as_process(plain, "--workers", 2, "--poll-s", 0.1) as (url, process):
-        path = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        sockets, port = Path("/proc/net/tcp"), url.rpartition(":")[2]
-        listening = f":{int(port):04X} 00000000:0000 0A"
-        wait_for(lambda: sockets.read_text().count(listening) == 2)
-        asked = 30
-        for _ in range(asked):
-            assert post(f"{url}/v1/models/double:predict", body)[0] == 200
-        counted = 'keras_tnattn_serving_requests_total{code="200",method="POST",model="double"}'
-        assert f"{counted} {asked}.0" in get(f"{url}/metrics")[1]
-        assert main([str(plain), "--port", port, "--workers", "2"]) == 2
-        assert "Could not listen" in capsys.readouterr().err
-        before = set(path.read_text().split())
-        os.kill(int(min(before)), signal.SIGKILL)
-        wait_for(lambda: len(set(path.read_text().split()) - before) == 1)
-        wait_for(lambda: sockets.read_text().count(listening) == 2)
-        for _ in range(asked):
-            assert post(f"{url}/v1/models/double:predict", body)[0] == 200
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
-
-
-def test_workers_end_with_the_process_that_began_them(plain):
-    with as_process(plain, "--workers", 2, "--drain-s", 0) as (_, process):
-        path = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        workers = [Path("/proc", number) for number in path.read_text().split()]
-        process.kill()
-        wait_for(lambda: not any(worker.exists() for worker in workers))
 
 
 @pytest.mark.slow
