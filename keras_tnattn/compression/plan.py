@@ -97,7 +97,7 @@ def _statistics(inventory: Inventory, data: Data | None, options: Options) -> di
     tell("running the model on the data")
     statistics, outputs = observe(inventory.model, layers, data.batches, data.arrays)
     watched = {path: layer for path, layer in layers.items() if not statistics[path].failure}
-    measure_sensitivity(inventory.model, watched, data.batches[0], statistics, outputs[0])
+    measure_sensitivity(inventory.model, watched, data.batches, statistics, outputs)
     measure_responses(inventory.model, watched, data.batches, statistics, outputs)
     inventory.keep({path: note.failure for path, note in statistics.items() if note.failure})
     for note in statistics.values():

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,8 @@ from keras_tnattn.compression.runner import Runner
 
 # The size, relative to a layer's outputs, of the changes that are made.
 _CHANGE = 0.05
+# The numbers of outputs that tell how sensitive they are; one batch is the least.
+_ENOUGH = 256
 # For embeddings with more features all directions of the rows count alike.
 MOST_FEATURES = 256
 # The most entries of all outputs together that are compared, chosen at random.
@@ -45,22 +48,30 @@ _SMALLEST = 1e-7
 def measure_sensitivity(
     model: keras.layers.Layer,
     layers: Mapping[str, keras.layers.Layer],
-    batch: Any,
+    batches: Sequence[Any],
     statistics: Mapping[str, Statistics],
-    outputs: list[np.ndarray],
+    outputs: Sequence[list[np.ndarray]],
 ) -> None:
     """Measures for each layer how much noise on its outputs changes the model's outputs.
 
     Adds noise of 5 % of the outputs' size to one layer at a time, before the activation if it has
     one. Layers whose errors hardly change the model's outputs get a smaller share of the budget.
     For probabilities, changes of their logarithms count, because a model that is sure of its
-    training data hardly changes the probabilities themselves.
+    training data hardly changes the probabilities themselves. One batch is enough for a model of
+    many outputs; of a few numbers it would tell little.
     """
-    change, size = _change_of_outputs(lambda: outputs_of(model, batch), outputs)
+    known = list(zip(batches, outputs, strict=False))
+    count = min(len(known), math.ceil(_ENOUGH / sum(x.size for x in outputs[0])))
+    some = [known[n * len(known) // count] for n in range(count)]
+    changes, sizes = zip(
+        *(_change_of_outputs(functools.partial(outputs_of, model, x), y) for x, y in some),
+        strict=True,
+    )
+    size = math.hypot(*sizes)
     for path, layer in layers.items():
         try:
             with _add_noise(layer):
-                changed = float(np.linalg.norm(change()))
+                changed = math.hypot(*(np.linalg.norm(change()) for change in changes))
         except Exception as error:
             statistics[path].failure, changed = reason_to_keep(error), 0.0
         statistics[path].sensitivity = float(changed / (_CHANGE * size)) if size > 0 else 1.0

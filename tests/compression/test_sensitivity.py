@@ -26,7 +26,7 @@ def measured(kernel, activation):
     layers = {"table": layer, "dense": dense}
     statistics = {path: calibration.Statistics() for path in layers}
     outputs = [to_numpy(model(IDS))]
-    sensitivity.measure_sensitivity(model, layers, IDS, statistics, outputs)
+    sensitivity.measure_sensitivity(model, layers, [IDS], statistics, [outputs])
     assert dense.activation == keras.activations.get(activation)
     return [statistics[path].sensitivity for path in layers]
 
@@ -47,7 +47,7 @@ def test_noise_on_outputs_that_are_probabilities_themselves():
     layer.set_weights([RNG.dirichlet(np.full(6, 0.2), 50).astype("float32")])
     statistics = {"table": calibration.Statistics()}
     outputs = [to_numpy(model(IDS))]
-    sensitivity.measure_sensitivity(model, {"table": layer}, IDS, statistics, outputs)
+    sensitivity.measure_sensitivity(model, {"table": layer}, [IDS], statistics, [outputs])
     assert 0 < statistics["table"].sensitivity < np.inf
 
 
@@ -62,7 +62,7 @@ def test_a_small_sensitivity_is_relative_to_the_largest():
             layer.set_weights([TABLE])
         statistics = {name: calibration.Statistics() for name in layers}
         outputs = [to_numpy(model([IDS, IDS]))]
-        sensitivity.measure_sensitivity(model, layers, [IDS, IDS], statistics, outputs)
+        sensitivity.measure_sensitivity(model, layers, [[IDS, IDS]], statistics, [outputs])
         return [statistics[name].sensitivity for name in layers]
 
     one, small = sensitivities(0.1)
@@ -80,8 +80,23 @@ def test_masked_logits_do_not_count():
     rows = RNG.normal(size=(100, 6)).astype("float32")
     statistics = {"dense": calibration.Statistics()}
     outputs = [to_numpy(model(rows))]
-    sensitivity.measure_sensitivity(model, {"dense": dense}, rows, statistics, outputs)
+    sensitivity.measure_sensitivity(model, {"dense": dense}, [rows], statistics, [outputs])
     assert statistics["dense"].sensitivity == pytest.approx(1, rel=0.1)
+
+
+def test_a_model_of_few_outputs_is_measured_on_several_batches():
+    # Only the rows of the second batch reach the output.
+    inputs = keras.Input((1,))
+    dense = keras.layers.Dense(1, use_bias=False)
+    model = keras.Model(inputs, dense(inputs))
+    batches = [np.zeros((8, 1), "float32"), np.ones((8, 1), "float32")]
+    statistics = {"dense": calibration.Statistics()}
+    outputs = [[to_numpy(model(batch))] for batch in batches]
+    sensitivity.measure_sensitivity(model, {"dense": dense}, batches, statistics, outputs)
+    assert 0.3 < statistics["dense"].sensitivity < 3
+    statistics = {"dense": calibration.Statistics()}
+    sensitivity.measure_sensitivity(model, {"dense": dense}, batches[:1], statistics, outputs)
+    assert statistics["dense"].sensitivity == 1.0
 
 
 def embedding_and_dense(kernel, table=TABLE, activation=None):
