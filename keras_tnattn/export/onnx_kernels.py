@@ -166,7 +166,8 @@ class MatrixWriter:
             node.graph.remove(node, safe=True)
         if reason or self._is_rounded_again:
             self.restored[value.name or ""] = f"floats: {reason}" if reason else AGAIN
-            value.replace_all_uses_with(self._restore(matrix))
+            if value.uses():
+                value.replace_all_uses_with(self._restore(matrix))
         return rounds
 
     def constant(self, array: np.ndarray) -> ir.Value:
@@ -268,7 +269,7 @@ class MatrixWriter:
             if (
                 is_slow or _are_steps(node.inputs[0])
             ) and matrix.axis == 0:  # the integers of a table are those of its lookups
-                return self._rounded_again(node, view)
+                return self._rounded_again(node, view, bits)
         block = _block(run, rows)
         if rows * columns < _BLOCKED:
             return f"faster below {_BLOCKED:,} weights"
@@ -298,16 +299,33 @@ class MatrixWriter:
             accuracy_level=_ROUNDED if rounds_inputs else _EXACT,
         )
 
-    def _rounded_again(self, node: Any, view: _View) -> ir.Value:
-        """Writes `x W` with 8 bits, to which the runtime rounds floats when it loads the file."""
+    def _rounded_again(self, node: Any, view: _View, bits: int) -> ir.Value:
+        """Writes `x W` with 8 bits, to which the runtime rounds integers when it loads the file.
+
+        The runtime keeps what each operation makes until all is loaded, so that there are few.
+        """
         self._is_rounded_again = True
         floats = (view.numbers - view.zeros) * view.scales
         scales = np.maximum(np.abs(floats).max(axis=0), _TINY).astype("float32") / np.float32(127)
-        zeros = self.constant(np.zeros(len(scales), "int8"))
-        numbers = self.add(
-            node, "QuantizeLinear", node.inputs[1], self.constant(scales), zeros, axis=1
+        (rows, columns), run = view.numbers.shape, _run_length(view, axis=0)
+        if rows % run:
+            zeros = self.constant(np.zeros(columns, "int8"))
+            operands = (node.inputs[1], self.constant(scales), zeros)
+            numbers = self.add(node, "QuantizeLinear", *operands, axis=1)
+            return self._by_column(node, numbers, scales, zeros)
+        groups = _View(*(array.reshape(-1, run, columns) for array in view))
+        kind = ml_dtypes.uint4 if bits <= 4 else np.uint8
+        integers, zeros = (
+            self.first("Cast", self.constant(array.astype(kind)), to=ir.DataType.FLOAT)
+            for array in (groups.numbers, groups.zeros[:, :1])
         )
-        return self._by_column(node, numbers, scales, zeros)
+        steps = self.first("Div", self.constant(scales), self._scales(groups.scales[:, :1]))
+        centered = self.first("Sub", integers, zeros)
+        numbers = self.first(
+            "QuantizeLinear", centered, steps, axis=1, block_size=run, output_dtype=ir.DataType.INT8
+        )
+        numbers = self._reshape(numbers, (rows, columns))
+        return self._by_column(node, numbers, scales, self.constant(np.zeros(columns, "int8")))
 
     def _by_column(
         self, node: Any, numbers: ir.Value, scales: np.ndarray, zeros: ir.Value
