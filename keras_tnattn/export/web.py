@@ -169,7 +169,7 @@ def _pack(folder: Path) -> None:
 @contextlib.contextmanager
 def _runtime_files(runtime: str | os.PathLike | None) -> Iterator[Path]:
     """Yields the folder with the runtime's files."""
-    source = _cached_file() if runtime is None else Path(runtime)
+    source = fetch_runtime() if runtime is None else Path(runtime)
     with tempfile.TemporaryDirectory() as unpacked:
         folder = source
         if not source.is_dir():
@@ -185,8 +185,13 @@ def _runtime_files(runtime: str | os.PathLike | None) -> Iterator[Path]:
         yield folders[0]
 
 
-def _cached_file() -> Path:
-    """Returns the file of the package, which npm fetches if it is not in the user's cache."""
+def fetch_runtime() -> Path:
+    """Returns the file of the package, which npm fetches if it is not in the user's cache.
+
+    Raises:
+        FileNotFoundError: If `npm` is needed and missing.
+        RuntimeError: If `npm` fails.
+    """
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "keras_tnattn"
     path = cache / f"{RUNTIME.replace('@', '-')}.tgz"
     if path.is_file():

