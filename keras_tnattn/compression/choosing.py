@@ -38,6 +38,7 @@ class Chooser:
         self.times: dict[tuple, float] = {}
         self.goal: Goal = Smaller()
         self.keeps_all = False
+        self.exceeds_target = False
         self.costs: Any = None  # of the file that `max_resident` bounds
 
     def choice_for(self, goal: Goal, metric_before: float | None) -> Choice:
@@ -120,7 +121,8 @@ class Chooser:
         """Returns the choice, and its model, of the largest coded file within a target.
 
         What a file takes beside its kernels, and how well these are coded, is known once it is
-        written; the budget then changes by the difference. If no file is within it, it is the last.
+        written; the budget then changes by the difference. If no file is within it, it is the last,
+        which `exceeds_target`.
         """
         self._set_goal(goal)
         plan, least, most = self.plan, 0, int(self.plan.total / goal.factor)
@@ -137,6 +139,7 @@ class Chooser:
             if _CLOSE * most <= size <= most or new is None or new == choice:
                 break
             choice = new
+        self.exceeds_target = not least
         return best
 
     def keep_all(self) -> Choice:

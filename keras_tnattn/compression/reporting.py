@@ -105,6 +105,8 @@ def notes_of(
             "The bytes of a coded file (.tnz) were shared out; those of the layers are what they "
             "take once it is loaded. Ranks are steps, in percent of the root of the mean square."
         )
+    if chooser.exceeds_target:
+        notes.append("The coded file is larger than asked: no files that were tried are as small.")
     if (fewest := plan.options.fewest_bits) is not None:
         notes.append(
             f"Integers of {fewest} bits and more have a scale for each group of weights. Tables in "

@@ -8,7 +8,7 @@ from keras import layers
 
 from keras_tnattn import compress
 from keras_tnattn.coding import arrays, load_model
-from keras_tnattn.compression import plan
+from keras_tnattn.compression import choosing, plan
 from keras_tnattn.compression.calibration import Statistics
 from keras_tnattn.compression.errors import row_weights, table_error
 from keras_tnattn.compression.formats import coded, dense
@@ -141,6 +141,12 @@ def test_arguments_that_contradict_each_other():
 def test_what_cannot_be_reached_is_told():
     with pytest.raises(ValueError, match="Expected a target of at most"):
         compress(network(), target=500.0, coded=True, verbose=0)
+
+
+def test_a_file_larger_than_asked_is_told(monkeypatch):
+    monkeypatch.setattr(choosing, "file_bytes", lambda *_: 100_000)
+    result = compress(network(), target=6.0, coded=True, verbose=0)
+    assert "The coded file is larger than asked" in str(result)
 
 
 def test_tables_cost_what_they_change_the_outputs(monkeypatch):
