@@ -30,6 +30,8 @@ Layers = Mapping[str, keras.layers.Layer]
 Moments = dict[str, list[tuple[np.ndarray, int]]]
 # A deviation changes at most by this factor.
 _MOST = 2.0
+# Deviations of fewer rows say too little about those of others.
+_FEWEST_ROWS = 32
 
 
 class BiasCorrection:
@@ -143,7 +145,9 @@ def corrections(
         mean, square = _average(expected[path][: len(found)])
         own_mean, own_square = _average(found)
         factor = np.ones_like(mean)
-        if isinstance(layers[path], keras.layers.BatchNormalization) and layers[path].scale:
+        normalizes = isinstance(layers[path], keras.layers.BatchNormalization)
+        enough = sum(rows for _, rows in found) >= _FEWEST_ROWS
+        if normalizes and layers[path].scale and enough:
             variances = [np.maximum(square - mean**2, 0), np.maximum(own_square - own_mean**2, 0)]
             before, after = (np.sqrt(x) + keras.config.epsilon() for x in variances)
             factor = np.clip(before / after, 1 / _MOST, _MOST)

@@ -1,7 +1,7 @@
 """Builds the small model from a plan and a choice."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import keras
@@ -19,6 +19,9 @@ from keras_tnattn.compression.rounding import (
     start_from_integers,
     with_integers_of,
 )
+
+# A mean of a batch normalization changes at most by this share of the deviation.
+_MOST_CHANGE = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,15 +106,35 @@ def assemble(
     return assembly
 
 
-def shorten_vectors(model: keras.Model) -> None:
+def shorten_vectors(
+    small: Inventory,
+    replaced: Collection[str],
+    selects: Callable[[keras.layers.Layer], bool] = lambda layer: True,
+) -> None:
     """Rounds vectors, such as biases, to the 16 bits of bfloat16; coded they take half the bytes.
 
-    The relative error is at most 2^-8, far below that of integers.
+    Those of replaced layers, at the paths `replaced`, and of selected batch normalizations. The
+    relative error is at most 2^-8. Means that are large beside their deviations stay as they are.
     """
-    for weight in model.weights:
-        if len(weight.shape) == 1 and weight.dtype == "float32":
-            short = ops.cast(ops.cast(weight, "bfloat16"), "float32")
-            weight.assign(np.array(ops.convert_to_numpy(short)))
+    for path, place in small.places.items():
+        layer = place.layer
+        kept = None
+        if isinstance(layer, keras.layers.BatchNormalization):
+            if not replaced or not selects(layer):
+                continue
+            mean, variance = layer.moving_mean, layer.moving_variance
+            deviations = np.sqrt(ops.convert_to_numpy(variance) + layer.epsilon)
+            change = np.abs(_in_16_bits(mean) - ops.convert_to_numpy(mean))
+            kept = mean if (change > _MOST_CHANGE * deviations).any() else None
+        elif path not in replaced:
+            continue
+        for weight in layer.weights:
+            if weight is not kept and len(weight.shape) == 1 and weight.dtype == "float32":
+                weight.assign(_in_16_bits(weight))
+
+
+def _in_16_bits(weight: keras.Variable) -> np.ndarray:
+    return np.array(ops.convert_to_numpy(ops.cast(ops.cast(weight, "bfloat16"), "float32")))
 
 
 def compile_like(original: Inventory, small: keras.Model) -> None:

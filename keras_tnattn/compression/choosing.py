@@ -121,25 +121,29 @@ class Chooser:
         """Returns the choice, and its model, of the largest coded file within a target.
 
         What a file takes beside its kernels, and how well these are coded, is known once it is
-        written; the budget then changes by the difference. If no file is within it, it is the last,
-        which `exceeds_target`.
+        written; the budget then changes by the difference. If no file is within it, it is the
+        smallest that was tried, which `exceeds_target`.
         """
         self._set_goal(goal)
-        plan, least, most = self.plan, 0, int(self.plan.total / goal.factor)
+        plan, most = self.plan, int(self.plan.total / goal.factor)
+        rank = (False, -math.inf)  # whether a file is within the target, and which is better
         choice = self._for_target(goal.factor)
         best: tuple[Choice, Assembly]
         for _ in range(_CODED_FILES):
             assembly = build(choice)
             size = file_bytes(assembly.small.model, ".tnz")
             tell("a coded file of %s bytes, %.3g times smaller", f"{size:,}", plan.total / size)
-            if not least or least < size <= most:
-                best, least = (choice, assembly), size if size <= most else 0
+            fits = size <= most
+            if (fits, size if fits else -size) > rank:
+                best, rank = (choice, assembly), (fits, size if fits else -size)
             plan.unforeseen_bytes += size - self.size(choice)
             new = self._share_out(goal.factor)
+            if new is None and not rank[0]:
+                new = self._within_tolerance(math.inf)
             if _CLOSE * most <= size <= most or new is None or new == choice:
                 break
             choice = new
-        self.exceeds_target = not least
+        self.exceeds_target = not rank[0]
         return best
 
     def keep_all(self) -> Choice:

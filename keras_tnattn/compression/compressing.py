@@ -43,7 +43,7 @@ from keras_tnattn.compression.progress import printing, tell
 from keras_tnattn.compression.promising import PromisedRows
 from keras_tnattn.compression.report import Report
 from keras_tnattn.compression.reporting import layer_rows, notes_of, report_of
-from keras_tnattn.compression.saving import file_bytes, save_model
+from keras_tnattn.compression.saving import check_stateless, file_bytes, save_model
 from keras_tnattn.compression.selection import select_layers
 
 _log = logging.getLogger(__name__)
@@ -158,7 +158,7 @@ class CompressionResult:
                 )
             healed = self._assembly.quantized_again()
             if self._suffix == ".tnz":
-                shorten_vectors(healed)
+                shorten_vectors(Inventory.of(healed), self._assembly.quantize)
             metric = self._comparison.metric_of(healed)
             error, rows = self._error_of(healed)
         except BaseException:  # also of Ctrl-C
@@ -470,7 +470,9 @@ def compress(
             writes, which needs the extra `coded`. Layers then become integers with one step for a
             whole kernel, and tables whose ids `data` counts possibly a `LowRankEmbedding` of full
             rank with finer steps for frequent ids, chosen by bytes and error; `formats` are not
-            tried, and there are no `bits`. Defaults to `False`.
+            tried, and there are no `bits`. For a target up to four files are written; if none is
+            as small, the model is that of the smallest, and the report says so. Defaults to
+            `False`.
 
     Returns:
         A `CompressionResult` with `model`, `report`, `heal`, `save` and `export`.
@@ -506,6 +508,11 @@ def compress(
     if coded:
         if bits is not None:
             raise ValueError(f"Expected coded without bits. Received: coded=True, bits={bits}")
+        if max_resident is not None:
+            raise ValueError(
+                "Expected coded without a bound of the file that a runtime reads. Received: "
+                f"coded=True, max_resident={max_resident}"
+            )
         coding.arrays.coder()
     metric = None if metric is None else finite(metric)
     goal = goal_of(target, tolerance, metric, max_drop, max_flips, max_change, change, confidence)
@@ -530,6 +537,8 @@ def _compress_model(
     # Without data an example shows whether a model answers, and what reads its weights.
     example = example_inputs(model) if data is None else data.batches[0]
     original = Inventory.of(model)
+    if options.is_coded:
+        check_stateless(original)
     copy = copy_of(original, example)
     if example is not None:
         check_copy(model, copy.model, example)
@@ -574,7 +583,7 @@ def _compress_model(
     if correction is not None:
         correction.apply(comparison, assembly, result.renumber)
         if options.is_coded:
-            shorten_vectors(assembly.small.model)
+            shorten_vectors(assembly.small, made_layers, options.selects)
     result._check(example)
     return result
 
@@ -588,7 +597,7 @@ def _corrected_model(
     assembly = assemble(chooser.plan, choice, made_layers)
     correction.apply(comparison, assembly)
     if chooser.plan.options.is_coded:
-        shorten_vectors(assembly.small.model)
+        shorten_vectors(assembly.small, made_layers, chooser.plan.options.selects)
     return assembly
 
 

@@ -136,11 +136,28 @@ def test_arguments_that_contradict_each_other():
         compress(network(), target=4.0, bits=4, coded=True)
     with pytest.raises(ValueError, match=r"Expected formats among .* Received: .*'coded'"):
         compress(network(), target=4.0, formats=("coded", "low_rank"))
+    with pytest.raises(ValueError, match="coded=True, max_resident=10"):
+        compress(network(), target=4.0, coded=True, for_runtime="onnxruntime", max_resident=10)
+    states = layers.LSTM(8, stateful=True, name="tales")
+    with pytest.raises(ValueError, match="Received: tales with stateful=True"):
+        compress(keras.Sequential([keras.Input((3, 2), batch_size=4), states]), 2.0, coded=True)
 
 
 def test_what_cannot_be_reached_is_told():
     with pytest.raises(ValueError, match="Expected a target of at most"):
         compress(network(), target=500.0, coded=True, verbose=0)
+
+
+def test_means_and_other_layers_are_not_rounded():
+    x = (RNG.normal(size=(64, 32)) + 5000).astype("float32")
+    normalization, kept = layers.BatchNormalization(), layers.Dense(8, name="kept")
+    model = keras.Sequential([keras.Input((32,)), normalization, layers.Dense(64, "relu"), kept])
+    normalization.moving_mean.assign(x.mean(axis=0))
+    kept.bias.assign(RNG.normal(size=8))
+    small = compress(model, 3.0, data=x, coded=True, filters="^(?!kept)", verbose=0)
+    assert small.report.error < 0.3
+    assert (bits_of_vectors(small.model.layers[1])[0] & 0xFFFF == 0).all()
+    np.testing.assert_array_equal(to_numpy(small.model.layers[2].bias), to_numpy(kept.bias))
 
 
 def test_a_file_larger_than_asked_is_told(monkeypatch):
