@@ -154,8 +154,8 @@ def test_means_and_other_layers_are_not_rounded():
     model = keras.Sequential([keras.Input((32,)), normalization, layers.Dense(64, "relu"), kept])
     normalization.moving_mean.assign(x.mean(axis=0))
     kept.bias.assign(RNG.normal(size=8))
-    small = compress(model, 3.0, data=x, coded=True, filters="^(?!kept)", verbose=0)
-    assert small.report.error < 0.3
+    small = compress(model, 2.5, data=x, coded=True, filters="^(?!kept)", verbose=0)
+    assert small.report.error < 0.5  # else 8
     assert (bits_of_vectors(small.model.layers[1])[0] & 0xFFFF == 0).all()
     np.testing.assert_array_equal(to_numpy(small.model.layers[2].bias), to_numpy(kept.bias))
 
