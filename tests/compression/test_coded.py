@@ -155,7 +155,7 @@ def test_means_and_other_layers_are_not_rounded():
     normalization.moving_mean.assign(x.mean(axis=0))
     kept.bias.assign(RNG.normal(size=8))
     small = compress(model, 2.5, data=x, coded=True, filters="^(?!kept)", verbose=0)
-    assert small.report.error < 0.5  # else 8
+    assert small.report.error < 0.5  # several, if the mean is rounded
     assert (bits_of_vectors(small.model.layers[1])[0] & 0xFFFF == 0).all()
     np.testing.assert_array_equal(to_numpy(small.model.layers[2].bias), to_numpy(kept.bias))
 
