@@ -157,12 +157,21 @@ class Inventory:
             if address in copies:
                 holders[id(layer)].add(id(copies[address]))
         shared = {layer for group in holders.values() if len(group) > 1 for layer in group}
-        if shared or list(map(type, self.layers)) != list(map(type, own.layers)):
+        # The names that Keras makes up are others in a copy.
+        addresses = {id(layer): address for address, layer in layers_by_address(self.model)}
+        own_places = {id(place.layer): place for place in own.places.values()}
+        pairs = {
+            path: own_places.get(id(copies.get(addresses.get(id(place.layer), ""))))
+            for path, place in self.places.items()
+        }
+        same = all(
+            twin is not None and type(twin.layer) is type(self.places[path].layer)
+            for path, twin in pairs.items()
+        )
+        if shared or not same:
             paths = (path for path, place in own.places.items() if id(place.layer) in shared)
             return dataclasses.replace(own, shared=frozenset(paths))
-        # The names that Keras makes up are others in a copy.
-        pairs = zip(self.places, own.places.values(), strict=True)
-        return dataclasses.replace(own, places=dict(pairs))
+        return dataclasses.replace(own, places={k: v for k, v in pairs.items() if v is not None})
 
 
 def layers_by_address(
