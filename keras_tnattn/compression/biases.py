@@ -35,11 +35,7 @@ _FEWEST_ROWS = 32
 
 
 class BiasCorrection:
-    """Corrects the biases of a small model by the outputs of the original's layers.
-
-    Args:
-        data: Inputs of the model; without any nothing is corrected.
-    """
+    """Corrects the biases of a small model by the outputs of the original's layers on data."""
 
     def __init__(self, plan: Plan, replaced: Iterable[str], data: Data | None) -> None:
         self.replaced, self.options = tuple(replaced), plan.options

@@ -26,12 +26,7 @@ _MOST_CHANGE = 0.01
 
 @dataclasses.dataclass(frozen=True)
 class Made:
-    """The replacement of a layer.
-
-    Attributes:
-        floating: It with float weights; the layer itself if only its weights become integers.
-        finished: It as in the finished model.
-    """
+    """The replacement of a layer with floats, or the layer itself, and as in the finished model."""
 
     floating: keras.layers.Layer
     finished: keras.layers.Layer

@@ -81,17 +81,8 @@ def heal(
     error. The learning rate of Adam rises over the first twentieth of the steps, then falls to 0.
     For an iterable without `len`, whose end is not known, it is constant in an epoch and decreases
     in the second half of the epochs.
-
-    Args:
-        model: The model to train.
-        teacher: The original; it is not changed.
-        dataset: As for `CompressionResult.heal`, with the same errors.
-        how: Its other arguments.
-        renumbered: Function from the teacher's inputs to those of `model`.
-        kernels: The kernels of `model` that are trained as the integers to which they are rounded.
-
-    Returns:
-        The mean loss of each epoch.
+    Returns the mean loss of each epoch; arguments and errors are those of `CompressionResult.heal`.
+    `renumbered` takes the teacher's inputs to those of `model`; `kernels` are trained as integers.
     """
     if how.epochs > 1 and isinstance(dataset, Iterator):
         raise ValueError(

@@ -30,13 +30,7 @@ from keras_tnattn.typing import Tensor
 
 @dataclasses.dataclass(frozen=True)
 class Rounding:
-    """A kernel of floats, and the layer of integers that it is rounded for.
-
-    Attributes:
-        variable: The kernel.
-        layer: The layer of integers.
-        name: The name of the kernel.
-    """
+    """A kernel of floats, and the layer of integers that it is rounded for."""
 
     variable: keras.Variable
     layer: IntegerKernels
@@ -57,13 +51,7 @@ class Rounding:
 
 @dataclasses.dataclass(frozen=True)
 class BlockRounding:
-    """The coordinates of a block of rows as floats, and the table whose integers they become.
-
-    Attributes:
-        variable: The coordinates.
-        layer: The table, with bits.
-        number: The number of the block.
-    """
+    """The coordinates of a block of rows as floats, and the table whose integers they become."""
 
     variable: keras.Variable
     layer: AdaptiveEmbedding
@@ -170,12 +158,7 @@ def rounded_values(
 
 
 def with_integers_of(floating: keras.layers.Layer, copy: keras.layers.Layer) -> keras.layers.Layer:
-    """Returns a quantized layer with the integers and the other weights of trained floats.
-
-    Args:
-        floating: The layer of floats.
-        copy: A copy of the layer of integers whose scales it was trained for; it is changed.
-    """
+    """Returns `copy`, a quantized layer, with the integers and other weights of trained floats."""
     for kernel in roundings(floating, copy):
         kernel.assign(kernel.variable)
     for part, new in zip(_parts(floating), _parts(copy), strict=False):

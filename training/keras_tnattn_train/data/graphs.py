@@ -96,15 +96,8 @@ def load_graph(
 
     Each row of `edges` is an undirected edge: two nodes, `source` and `target`, and perhaps a
     positive `weight`. An edge that is repeated, in either direction, counts once, and self-loops
-    are dropped, because the layers add one to every node.
-
-    Args:
-        dataset: A name in `GRAPH_SETS`, or the path of a folder.
-        data_dir: The folder that holds the named graphs. Default: none.
-        validation_fraction: The share of the labeled nodes that is for validation, if there is no
-            column `split`. Default: 0.2.
-        test_fraction: The share that is for the test. Default: 0.2.
-        seed: Seed of this split.
+    are dropped, because the layers add one to every node. Fractions are those of labeled nodes, if
+    there is no column `split`.
     """
     folder = _folder(dataset, data_dir)
     nodes = _Nodes(_table(folder, "nodes"))

@@ -13,15 +13,7 @@ _MOST_CLASSES = 2**31  # as labels are int32
 
 
 def read_numbers(path: Path, label_column: str) -> tuple[np.ndarray, np.ndarray]:
-    """Reads a table.
-
-    Args:
-        path: The file, as `open_table` takes it.
-        label_column: The column with the number of the class, from 0. All others are inputs.
-
-    Returns:
-        Floats `(rows, columns)` in the order of the file, and integers `(rows,)`.
-    """
+    """Returns floats `(rows, columns)` in the order of a table, and its classes `(rows,)`."""
     inputs, labels, bad = [], [], BadRows(path, None)
     with open_table(path) as table:
         place = table.place(label_column)
@@ -70,12 +62,6 @@ def halves(
 
     A model with a single output has two classes: the second above a probability of 0.5, or above a
     logit of 0.
-
-    Args:
-        inputs: Floats `(rows, columns)`.
-        labels: Integers `(rows,)`.
-        shape: The shape of the model's input, to which the columns of a row are put together.
-        dtype: The type of the model's input.
     """
     sizes = tuple(-1 if size is None else size for size in shape[1:])
     try:

@@ -88,11 +88,7 @@ def small_encoder(package: Path, tokenizer: Any, texts: Sequence[str]) -> "keras
 
 
 def encoder(package: Path) -> "keras.Model":
-    """Returns the sentence encoder, from ids `(B, L)` to vectors `(B, 384)` of length 1.
-
-    Args:
-        package: The folder of all-MiniLM-L6-v2.
-    """
+    """Returns the sentence encoder, from ids `(B, L)` to vectors `(B, 384)` of length 1."""
     import keras
     import keras_hub
 

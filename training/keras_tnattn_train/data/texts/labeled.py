@@ -46,11 +46,6 @@ class LabeledTexts:
         """Stores texts in a temporary file, and numbers the names of their classes.
 
         The classes are in the order of their names, by value if all names are numbers.
-
-        Args:
-            rows: Texts and the names of their classes, which are read once.
-            notes: Sentences that describe how the rows were changed. They are read after the rows,
-                so that a generator can count while the rows are read.
         """
         number: dict[str, int] = {}  # of a class, in the order of their first rows
         numbers = array("i")
