@@ -214,7 +214,7 @@ class _File:
             for group, method, code in self.parts
             if group[0].name == "config.json"
         )
-        shapes = _shapes(json.loads(config), custom_objects)
+        shapes = _shapes(json.loads(config, object_hook=_without_states), custom_objects)
         held = [array for group, _, _ in self.parts for array in group if array.dtype]
         missing = shapes - collections.Counter(array.shape for array in held)
         if missing:
@@ -235,6 +235,11 @@ class _File:
                     file = folder / array.name
                     file.parent.mkdir(parents=True, exist_ok=True)
                     file.write_bytes(value.tobytes())
+
+
+def _without_states(config: dict[str, Any]) -> dict[str, Any]:
+    """Returns a config of a layer that makes no states, which are no weights."""
+    return {**config, "stateful": False} if "stateful" in config else config
 
 
 def _shapes(

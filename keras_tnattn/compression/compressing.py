@@ -43,7 +43,7 @@ from keras_tnattn.compression.progress import printing, tell
 from keras_tnattn.compression.promising import PromisedRows
 from keras_tnattn.compression.report import Report
 from keras_tnattn.compression.reporting import layer_rows, notes_of, report_of
-from keras_tnattn.compression.saving import check_stateless, file_bytes, save_model
+from keras_tnattn.compression.saving import file_bytes, save_model
 from keras_tnattn.compression.selection import select_layers
 
 _log = logging.getLogger(__name__)
@@ -537,8 +537,6 @@ def _compress_model(
     # Without data an example shows whether a model answers, and what reads its weights.
     example = example_inputs(model) if data is None else data.batches[0]
     original = Inventory.of(model)
-    if options.is_coded:
-        check_stateless(original)
     copy = copy_of(original, example)
     if example is not None:
         check_copy(model, copy.model, example)

@@ -81,6 +81,7 @@ def heal(
     error. The learning rate of Adam rises over the first twentieth of the steps, then falls to 0.
     For an iterable without `len`, whose end is not known, it is constant in an epoch and decreases
     in the second half of the epochs.
+
     Returns the mean loss of each epoch; arguments and errors are those of `CompressionResult.heal`.
     `renumbered` takes the teacher's inputs to those of `model`; `kernels` are trained as integers.
     """

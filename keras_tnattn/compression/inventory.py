@@ -158,20 +158,17 @@ class Inventory:
                 holders[id(layer)].add(id(copies[address]))
         shared = {layer for group in holders.values() if len(group) > 1 for layer in group}
         # The names that Keras makes up are others in a copy.
-        addresses = {id(layer): address for address, layer in layers_by_address(self.model)}
         own_places = {id(place.layer): place for place in own.places.values()}
-        pairs = {
-            path: own_places.get(id(copies.get(addresses.get(id(place.layer), ""))))
+        twins = {
+            path: own_places[holder]
             for path, place in self.places.items()
+            for holder in holders[id(place.layer)]
         }
-        same = all(
-            twin is not None and type(twin.layer) is type(self.places[path].layer)
-            for path, twin in pairs.items()
-        )
-        if shared or not same:
+        types = [[type(x.layer) for x in some.values()] for some in (self.places, twins)]
+        if shared or types[0] != types[1]:
             paths = (path for path, place in own.places.items() if id(place.layer) in shared)
             return dataclasses.replace(own, shared=frozenset(paths))
-        return dataclasses.replace(own, places={k: v for k, v in pairs.items() if v is not None})
+        return dataclasses.replace(own, places=twins)
 
 
 def layers_by_address(

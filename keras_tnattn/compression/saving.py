@@ -54,23 +54,11 @@ def file_bytes(model: keras.Model, suffix: str = ".keras") -> int:
         return _write(model, Path(folder, f"small{suffix}"), Path(folder, "model"))
 
 
-def check_stateless(inventory: Inventory) -> None:
-    """Raises a `ValueError` if a layer keeps states between batches."""
-    for path, place in inventory.places.items():
-        if getattr(place.layer, "stateful", False):
-            raise ValueError(
-                "Expected a model whose layers keep nothing between batches, for a coded file. "
-                f"Received: {path} with stateful=True"
-            )
-
-
 def _write(model: keras.Model, path: Path, folder: Path) -> int:
     with _new_optimizer(model):
         model.save(folder, zipped=False)
     if path.suffix == ".tnz":
-        inventory = Inventory.of(model)
-        check_stateless(inventory)
-        return coding.write_model(folder, path, custom_objects(inventory))
+        return coding.write_model(folder, path, custom_objects(Inventory.of(model)))
     weights = folder / _WEIGHTS
     _make_compact(weights)
     lzma = weights.stat().st_size <= _MOST_FOR_LZMA

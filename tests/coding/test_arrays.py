@@ -61,7 +61,7 @@ def test_code_is_as_small_as_the_entropy(bits, axis, share):
 def test_rows_and_columns_of_other_frequencies_have_their_own_tables(bits):
     from keras_tnattn.storage.integer_groups import pack
 
-    for rows, most in ((5000, 1.1), (100, 1.35)):
+    for rows, most, share in ((5000, 1.1, 0.8), (100, 1.35, 0.95)):
         sizes = RNG.choice([0.3, 1, 3], (rows, 1)) * 0.97 ** np.arange(64)
         numbers = np.clip(np.rint(sizes * RNG.normal(size=(rows, 64))) + 8, 0, 15)
         entropy = 0.0
@@ -72,7 +72,7 @@ def test_rows_and_columns_of_other_frequencies_have_their_own_tables(bits):
         method, code = arrays.encode(pack(numbers.T, bits).T)
         assert method == f"{bits} last"
         alike = arrays.entropy_bytes(numbers.astype("uint8"))
-        assert len(code) < most * entropy < 0.95 * alike
+        assert len(code) < most * entropy < share * alike
 
 
 def test_no_array_is_much_larger_than_its_code():

@@ -138,14 +138,25 @@ def test_arguments_that_contradict_each_other():
         compress(network(), target=4.0, formats=("coded", "low_rank"))
     with pytest.raises(ValueError, match="coded=True, max_resident=10"):
         compress(network(), target=4.0, coded=True, for_runtime="onnxruntime", max_resident=10)
-    states = layers.LSTM(8, stateful=True, name="tales")
-    with pytest.raises(ValueError, match="Received: tales with stateful=True"):
-        compress(keras.Sequential([keras.Input((3, 2), batch_size=4), states]), 2.0, coded=True)
 
 
 def test_what_cannot_be_reached_is_told():
     with pytest.raises(ValueError, match="Expected a target of at most"):
         compress(network(), target=500.0, coded=True, verbose=0)
+
+
+def test_stateful_layers_go_on_from_their_states(tmp_path):
+    x = RNG.normal(size=(4, 3, 16)).astype("float32")
+    cell = layers.LSTM(24, stateful=True)
+    model = keras.Sequential([keras.Input((3, 16), batch_size=4), cell, layers.Dense(8)])
+    result = compress(model, 3.0, data=np.tile(x, (2, 1, 1)), coded=True, batch_size=4, verbose=0)
+    result.save(tmp_path / "small.tnz")
+    again = load_model(tmp_path / "small.tnz")
+    for one in (result.model, again):
+        one.layers[0].reset_states()
+    outputs = [[to_numpy(one(x)) for _ in range(2)] for one in (result.model, again)]
+    np.testing.assert_allclose(outputs[0], outputs[1], atol=1e-6)
+    assert np.abs(outputs[0][1] - outputs[0][0]).max() > 1e-3
 
 
 def test_means_and_other_layers_are_not_rounded():
