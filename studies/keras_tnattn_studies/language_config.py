@@ -21,6 +21,7 @@ LSTM = {"num_layers": 2, "units": 240}
 MODELS: dict[str, dict[str, Any]] = {
     "sdpa": {"attention": "sdpa", "feedforward_dim": 460},
     "plga": _PLGA,
+    "plga-epsilon": {**_PLGA, "metric_epsilon": 0.01},
     "plga-frozen": _PLGA,
     "plga-causal": {**_PLGA, "causal_metric": True},
     "tsa": {"attention": "tsa", "feedforward_dim": 630},

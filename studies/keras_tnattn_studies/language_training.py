@@ -31,6 +31,7 @@ from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.saved_models import load_model
 from keras_tnattn_train.runs.training import reset_session
 
+WITH_NETWORK = ("plga", "plga-epsilon")  # at the end of their trainings
 PROMPT, NEW_TOKENS, REPETITIONS = 16, 96, 5  # how the time of generation is measured
 TRAIN_AGAIN = "Delete the run's folder to train it again"
 
@@ -52,12 +53,12 @@ def train_and_measure(
     row: dict[str, Any] = {"learning_rate": config.learning_rate}
     row["weights"] = trained.count_params()
     row["bits_per_byte"] = results["test"]["bits_per_byte"]
-    if model == "plga":
+    if model in WITH_NETWORK:
         row["live_bits_per_byte"] = row["bits_per_byte"]
         trained = _with_mean_metric(trained, config, corpus)
         row["bits_per_byte"] = _bits_per_byte(trained, config, corpus)
     row["milliseconds_per_token"] = 1000 * _seconds_per_token(trained, corpus)
-    if model == "plga":
+    if model in WITH_NETWORK:
         size = config.model_dim // config.num_heads
         for decoder in trained.decoders:
             decoder.self_attention.set_metric(np.tile(np.eye(size), (config.num_heads, 1, 1)))

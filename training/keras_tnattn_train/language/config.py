@@ -86,6 +86,9 @@ class LanguageConfig(ExportConfig):
         2, MODEL, "residual units that learn the metric (plga)", ge=0, le=256
     )
     residual_dim: int = option(64, MODEL, "width of these units (plga)", ge=1, le=65_536)
+    metric_epsilon: float = option(
+        1e-9, MODEL, "added to the entries of the metric before their powers (plga)", gt=1e-30, lt=1
+    )
     causal_metric: bool = option(
         False,
         MODEL,
@@ -118,7 +121,8 @@ class LanguageConfig(ExportConfig):
             self.refuse(f"tokens={self.tokens!r}", "vocabulary_size")
         if self.attention != "plga":
             reason = f"attention={self.attention!r}, which has no metric"
-            self.refuse(reason, "residual_units", "residual_dim", "causal_metric", "freeze_metric")
+            self.refuse(reason, "residual_units", "residual_dim", "metric_epsilon")
+            self.refuse(reason, "causal_metric", "freeze_metric")
         if self.attention in ("sdpa", "plga"):
             if self.model_dim % self.num_heads:
                 raise ValueError(

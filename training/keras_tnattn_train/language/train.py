@@ -140,6 +140,7 @@ def new_model(config: LanguageConfig, vocabulary_size: int) -> LanguageModel:
             "residual_units": config.residual_units,
             "residual_dim": config.residual_dim,
             "causal_metric": config.causal_metric,
+            "epsilon": config.metric_epsilon,
         }
     position_encoding = config.position_encoding
     return language_model(
