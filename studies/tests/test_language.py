@@ -1,6 +1,9 @@
 """The study `language`: its models, its table and a small run of it."""
 
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -166,3 +169,40 @@ def test_the_best_learning_rate_is_chosen(monkeypatch, tmp_path):
     assert with_one == options.model_copy(update={"learning_rates": (1e-2,)})
     assert from_json(LanguageTraining, to_json(options)) == options  # to continue the study
     assert with_one.config_of("plga-frozen", 2).learning_rate == 1e-2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_networks_trained_together_are_those_of_the_command(tmp_path):
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n\n".join(f"{i} and {i + 1} make {2 * i + 1}." for i in range(900)))
+    common = ["--corpus", str(corpus), "--models", "sdpa", "--seeds", "0", "1", "--epochs", "3"]
+    common += ["--tried-epochs", "2", "--batches-per-epoch", "4"]
+    rates = ["0.001", "0.003"]
+    script = Path(__file__).parents[1] / "benchmarks" / "language_together.py"
+    study = script.parents[2] / "training" / "reproduce.py"
+
+    def run(*arguments):
+        environment = {**os.environ, "KERAS_BACKEND": "jax"}
+        subprocess.run([sys.executable, *arguments], check=True, env=environment)
+
+    together = [*common, "--rates", *rates, "--output", str(tmp_path / "together")]
+    run(script, "train", *together)
+    run(script, "finish", *together, "--run-dir", str(tmp_path / "finished"))
+    run(
+        study,
+        "language",
+        *common,
+        "--learning-rates",
+        *rates,
+        "--frozen-after",
+        "1",
+        "--run-dir",
+        str(tmp_path / "own"),
+    )
+    for seed in (0, 1):
+        finished, own = (
+            Run(folder / f"sdpa-{seed}").results["test"]["bits_per_byte"]
+            for folder in (tmp_path / "finished", tmp_path / "own")
+        )
+        assert finished == pytest.approx(own, abs=1e-3)
