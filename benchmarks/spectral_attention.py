@@ -7,6 +7,7 @@ contender. For the longest sequence, `keras.layers.MultiHeadAttention` is a seco
 peak memory is measured, for each contender in its own process.
 """
 
+from own_memory import sampled_peak
 from side_by_side import describe_machine, forward, forward_and_backward, medians, print_row
 
 # isort: split
@@ -19,7 +20,6 @@ import keras
 import tensorflow as tf
 
 from keras_tnattn.ops.spectral_filter import spectral_filter
-from keras_tnattn_train.processes import alone
 
 HERE = Path(__file__).parent
 KEY_DIM = 64
@@ -79,9 +79,9 @@ def print_peak_memory(name: str, length: int):
     short = tuple(x[..., :256, :] for x in inputs)
     forward_and_backward(function, *short, layer=layer)()
     compiled = forward_and_backward(function, *inputs, layer=layer)
-    before = alone.restart_peak()
-    compiled()
-    print(alone.peak_memory() - before)
+    with sampled_peak() as memory:
+        compiled()
+    print((memory["peak"] - memory["before"]) / 2**20)
 
 
 def main():

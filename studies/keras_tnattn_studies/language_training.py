@@ -13,6 +13,7 @@ import numpy as np
 from keras_tnattn.models import LanguageModel
 from keras_tnattn.models.freezing import freeze_metric
 from keras_tnattn.search import Generator
+from keras_tnattn_studies.alone import peak_memory, restart_peak
 from keras_tnattn_studies.language_config import LSTM, NGRAMS, LanguageTraining
 from keras_tnattn_studies.language_lstm import LSTMSteps, lstm_language_model
 from keras_tnattn_studies.ngrams import ngram_bits
@@ -26,7 +27,6 @@ from keras_tnattn_train.language.train import (
     train_language_model,
 )
 from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.processes.alone import peak_memory, restart_peak
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.saved_models import load_model
 from keras_tnattn_train.runs.training import reset_session

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from keras_tnattn_studies import alone
 from keras_tnattn_studies.recall import SECTION
 from keras_tnattn_train.commands import Command, pop_options
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import RUN, TRAINING, Options, Seeds, option
-from keras_tnattn_train.processes import alone
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.runs.many import save_text
 from keras_tnattn_train.runs.measuring import measure_missing

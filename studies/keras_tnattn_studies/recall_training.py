@@ -14,8 +14,8 @@ from keras_tnattn.layers import (
     TensorizedSpectralAttention,
     TokenEmbedding,
 )
+from keras_tnattn_studies.alone import peak_memory, restart_peak
 from keras_tnattn_studies.recall import LETTERS, REACH, SECTION, VOCABULARY_SIZE, recall_texts
-from keras_tnattn_train.processes.alone import peak_memory, restart_peak
 from keras_tnattn_train.runs.training import reset_session
 
 DIM = 32

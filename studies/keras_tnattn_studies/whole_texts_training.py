@@ -6,11 +6,11 @@ from typing import Any
 
 import keras
 
+from keras_tnattn_studies.alone import peak_memory, restart_peak
 from keras_tnattn_studies.whole_texts_config import WholeTextsConfig
 from keras_tnattn_train.classify.train import Part, compiled_model, prepare_parts
 from keras_tnattn_train.data.batches import GroupedTextBatches
 from keras_tnattn_train.data.texts import load_texts
-from keras_tnattn_train.processes.alone import peak_memory, restart_peak
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.training import EpochLog, as_dataset, fit, reset_session
 

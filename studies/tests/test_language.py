@@ -11,14 +11,13 @@ import pytest
 
 from keras_tnattn.layers import MetricAttention
 from keras_tnattn.search import Generator
-from keras_tnattn_studies import language, language_training
+from keras_tnattn_studies import alone, language, language_training
 from keras_tnattn_studies.language_config import LSTM, MODELS, LanguageTraining
 from keras_tnattn_studies.language_lstm import LSTMSteps, lstm_language_model
 from keras_tnattn_studies.ngrams import ngram_bits
 from keras_tnattn_studies.reproduce import main
 from keras_tnattn_train.language.train import new_model
 from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.processes import alone
 from keras_tnattn_train.runs.run import Run, from_json, to_json
 
 MEASURED = {

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_tnattn_studies import long_texts, recall_training
+from keras_tnattn_studies import alone, long_texts, recall_training
 from keras_tnattn_studies.recall import (
     FIRST_LETTER,
     LETTERS,
@@ -19,7 +19,6 @@ from keras_tnattn_studies.recall import (
 )
 from keras_tnattn_studies.reproduce import main
 from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.processes import alone
 
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

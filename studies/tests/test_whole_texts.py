@@ -5,11 +5,10 @@ import sys
 import numpy as np
 import pytest
 
-from keras_tnattn_studies import whole_texts, whole_texts_training
+from keras_tnattn_studies import alone, whole_texts, whole_texts_training
 from keras_tnattn_studies.reproduce import main
 from keras_tnattn_train.classify.config import ClassifyConfig
 from keras_tnattn_train.classify.train import compiled_model
-from keras_tnattn_train.processes import alone
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.training import EpochLog
 

@@ -13,7 +13,7 @@ import threading
 from keras_tnattn_train.processes.backend import start_backend
 start_backend()
 import numpy as np
-from keras_tnattn_train.processes.alone import restart_peak
+from keras_tnattn_train.system.memory import give_back_memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -28,7 +28,7 @@ twice()
 thread = threading.Thread(target=twice)
 thread.start()
 thread.join()
-restart_peak()  # gives it back
+give_back_memory()
 faults()
 """
 PAGES = 100_000_000 // 4096
