@@ -2,8 +2,9 @@
 
 An array is split into streams of symbols. Packed integers are a matrix. If that saves bytes, its
 rows and its columns have classes, by how far their integers are from the most frequent one: two
-streams tell the classes, and the integers of each pair of classes are a stream. Wider numbers have
-a stream for their first bytes, one for their second bytes and so on. Each stream has a table of the
+streams tell the classes, and the integers of each pair of classes are a stream. Of sorted rows only
+what follows the integers with which the row before begins, too, is written. Wider numbers have a
+stream for their first bytes, one for their second bytes and so on. Each stream has a table of the
 frequencies of its symbols, with which an entropy coder (asymmetric numeral systems, Duda et al.,
 2015) writes a symbol of frequency `p` in `-log2 p` bits. Decoding gives the same bytes.
 """
@@ -22,14 +23,16 @@ from keras_tnattn_runtime.extras import installation
 # No array is more times larger than its code, so that a small file cannot fill the memory.
 MOST_TIMES_LARGER = 256
 # How an array can be coded: as it is, deflated, its bytes as symbols, or integers of so many bits
-# as symbols, which are packed along the first or the last axis.
+# as symbols, which are packed along the first or the last axis. Bytes may also be sorted rows.
 _ENDS = {"first": 0, "last": -1}
-_AXES = {"8 last": -1, **{f"{n} {end}": _ENDS[end] for n in (6, 4, 3, 2) for end in _ENDS}}
+_SORTED = "8 sorted"
+_PACKED = {f"{n} {end}": _ENDS[end] for n in (6, 4, 3, 2) for end in _ENDS}
+_AXES = {"8 last": -1, _SORTED: -1, **_PACKED}
 METHODS = ("stored", "deflated", "bytes", *_AXES)
 # Frequencies are rounded to parts of this, whose sums are exact in float32.
 _PARTS = 2**16
 # How many classes there may be for each power of 2; each pair of them has a table.
-_CLASSES = (2, 1, 0.5)
+_CLASSES, _SORTED_CLASSES = (2, 1, 0.5), 1
 # Classes, which take time, are tried where the code without takes at most so many times the least.
 _NEARLY = 1.2
 # Deflated by the lowest level, an array has at most so many times the bytes of the highest level.
@@ -130,19 +133,21 @@ def decode(code: bytes, method: str, dtype: np.dtype, shape: tuple[int, ...]) ->
     return np.frombuffer(raw, dtype).reshape(shape)
 
 
-def coded_bytes(integers: np.ndarray, size: int) -> int:
+def coded_bytes(integers: np.ndarray, size: int, are_sorted: bool = False) -> int:
     """Returns about how many bytes a matrix takes, by some of its rows or columns.
 
     Args:
         integers: Matrix of whole numbers from 0 to 255.
         size: The numbers of the whole matrix.
+        are_sorted: Whether its rows are in the order of `sorted_rows`.
 
     Example:
         >>> coded_bytes(np.tile(np.arange(4, dtype="uint8"), (1, 1000)), 4000)  # 2 bits for each
         1012
     """
     times = size / integers.size
-    return sum(entropy_bytes(stream, times) for stream in streams_of(integers))
+    streams = _streams_of_sorted(integers) if are_sorted else streams_of(integers)
+    return sum(entropy_bytes(stream, times) for stream in streams)
 
 
 def entropy_bytes(symbols: np.ndarray, times: float = 1.0) -> int:
@@ -156,11 +161,16 @@ def entropy_bytes(symbols: np.ndarray, times: float = 1.0) -> int:
         >>> entropy_bytes(np.tile(np.arange(4, dtype="uint8"), 1000))  # 2 bits for each
         1006
     """
-    counts = np.bincount(symbols.ravel())
+    counts = _counts(symbols)
     used = np.flatnonzero(counts)
     some = counts[used]
     bits = -(some * np.log2(some / some.sum())).sum()
     return math.ceil(times * bits / 8) + int(used[-1] - used[0]) + 3
+
+
+def _counts(symbols: np.ndarray) -> np.ndarray:
+    """Returns how often a stream has each symbol; one without any has a table of one, too."""
+    return np.bincount(symbols.ravel()) if symbols.size else np.ones(1, int)
 
 
 def streams_of(integers: np.ndarray) -> list[np.ndarray]:
@@ -173,13 +183,57 @@ def streams_of(integers: np.ndarray) -> list[np.ndarray]:
     alike = _split(integers, rows, columns)
     if min(integers.shape) < 2:
         return alike
-    usual = int(np.bincount(alike[-1]).argmax())
-    distances = np.abs(integers.astype("int16") - usual)
-    means = [distances.mean(axis=axis) for axis in (1, 0)]
+    means = [_distances(integers).mean(axis=axis) for axis in (1, 0)]
     by_class = [
         _split(integers, *(_classes(some, number) for some in means)) for number in _CLASSES
     ]
     return min(alike, *by_class, key=_size)
+
+
+def sorted_rows(groups: np.ndarray, integers: np.ndarray, first: int = 0) -> np.ndarray:
+    """Returns the order of rows, uint8, in which the most begin as the row before does.
+
+    Rows of a group stay together, and the `first` rows where they are.
+    """
+    rows = np.column_stack([groups, _class_of_rows(integers), integers])[first:]
+    order = rows.view(f"V{rows.shape[1]}").ravel().argsort(kind="stable")
+    return np.append(np.arange(first), first + order)
+
+
+def _class_of_rows(integers: np.ndarray) -> np.ndarray:
+    return _classes(_distances(integers).mean(axis=1), _SORTED_CLASSES)
+
+
+def _distances(integers: np.ndarray) -> np.ndarray:
+    """Returns how far integers are from the most frequent one."""
+    return np.abs(integers.astype("int16") - int(np.bincount(integers.ravel()).argmax()))
+
+
+def _streams_of_sorted(integers: np.ndarray) -> list[np.ndarray]:
+    """Splits a matrix of sorted rows into streams.
+
+    Returns:
+        Whether a row is of another class than the one before, the classes of such rows and of the
+        columns, for each class with how many integers of the row before its rows begin, and the
+        other integers of each pair of classes.
+    """
+    rows = _class_of_rows(integers)
+    columns = _classes(_distances(integers).mean(axis=0), _SORTED_CLASSES)
+    begins = np.append(True, rows[1:] != rows[:-1])
+    same = np.zeros((len(rows), len(columns) + 1), bool)
+    same[1:, :-1] = (integers[1:] == integers[:-1]) & ~begins[1:, None]
+    shared = np.minimum(same.argmin(axis=1), 255).astype("uint8")
+    by_class = [(integers[rows == row], shared[rows == row]) for row in np.unique(rows)]
+    streams = [begins.astype("uint8"), rows[begins], columns, *(some for _, some in by_class)]
+    for (some, lengths), column in itertools.product(by_class, np.unique(columns)):
+        chosen = columns == column
+        streams.append(some[:, chosen][_own(lengths, len(columns))[:, chosen]])
+    return streams
+
+
+def _own(shared: np.ndarray, columns: int) -> np.ndarray:
+    """Returns which integers of rows are written, by the numbers of those that are not."""
+    return np.arange(columns) >= shared[:, None]
 
 
 def _classes(means: np.ndarray, number: float) -> np.ndarray:
@@ -212,6 +266,8 @@ def _size(streams: list[np.ndarray]) -> int:
 def _streams(array: np.ndarray, method: str) -> list[np.ndarray]:
     """Splits an array into streams of symbols, uint8."""
     symbols = _symbols_of(array, method)
+    if method == _SORTED:
+        return _streams_of_sorted(symbols[0])
     return streams_of(symbols[0]) if method in _AXES else symbols
 
 
@@ -228,7 +284,7 @@ def _encode(streams: list[np.ndarray]) -> bytes:
     """Returns tables and symbols of streams; the last symbol is written first."""
     ans, tables = coder().stack.AnsCoder(), []
     for stream in streams[::-1]:
-        table = _table(np.bincount(stream))
+        table = _table(_counts(stream))
         ans.encode_reverse(stream.astype("int32") - table[0], _model(table[2:]))
         tables.append(table)
     words = ans.get_compressed().astype("<u4").tobytes()
@@ -248,20 +304,30 @@ def _decode(code: memoryview, method: str, dtype: np.dtype, shape: tuple[int, ..
         raise ValueError(f"Expected uint8 in {method}. Received: shape={shape}, dtype={dtype}")
     columns = shape[axis] * 8 // bits
     rest = shape[:-1] if axis else shape[1:]
-    integers = np.empty((math.prod(rest), columns), "uint8")
-    tables, ans = _opened(code)
-    by_row, by_column = (
-        _symbols(ans, table, size) for table, size in zip(tables[:2], integers.shape, strict=True)
-    )
+    integers = np.zeros((math.prod(rest), columns), "uint8")
+    are_sorted = method == _SORTED
+    tables, ans = _opened(code, are_sorted=are_sorted)
+    begins = np.ones(len(integers), "uint8")
+    if are_sorted:
+        begins = _symbols(ans, tables.pop(0), len(begins))
     classes = [_used(table) for table in tables[:2]]
+    by_row = _symbols(ans, tables.pop(0), int(np.count_nonzero(begins)))
+    by_column = _symbols(ans, tables.pop(0), columns)
     if not (np.isin(by_row, classes[0]).all() and np.isin(by_column, classes[1]).all()):
         raise ValueError("the code has classes without tables")
-    for table, (row, column) in zip(tables[2:], itertools.product(*classes), strict=True):
-        some = np.ix_(by_row == row, by_column == column)
-        integers[some] = _symbols(ans, table, some[0].size * some[1].size).reshape(
-            some[0].size, some[1].size
-        )
+    by_row, shared = by_row[np.cumsum(begins > 0) - 1], np.zeros(len(begins), "uint8")
+    for row in classes[0] if are_sorted else ():
+        some = by_row == row
+        shared[some] = _symbols(ans, tables.pop(0), int(np.count_nonzero(some)))
+    for table, (row, column) in zip(tables, itertools.product(*classes), strict=True):
+        some, others = by_row == row, by_column == column
+        block, own = integers[np.ix_(some, others)], _own(shared[some], columns)[:, others]
+        block[own] = _symbols(ans, table, int(np.count_nonzero(own)))
+        integers[np.ix_(some, others)] = block
     _check_end(ans)
+    for column in range(min(columns, int(shared.max(initial=0)))):
+        own = np.where(column >= shared, np.arange(len(shared)), 0)
+        integers[:, column] = integers[np.maximum.accumulate(own), column]
     packed = pack(integers.T, bits).reshape(-1, *rest)
     return np.ascontiguousarray(np.moveaxis(packed, 0, axis))
 
@@ -271,19 +337,24 @@ def _used(table: memoryview) -> list[int]:
     return [table[0] + n for n, frequency in enumerate(table[2:]) if frequency]
 
 
-def _opened(code: memoryview, streams: int | None = None) -> tuple[list[memoryview], Any]:
+def _opened(
+    code: memoryview, streams: int | None = None, are_sorted: bool = False
+) -> tuple[list[memoryview], Any]:
     """Returns the tables of a code, and the coder that decodes the rest.
 
     Args:
         code: The code.
-        streams: The number of tables. Default: that of the classes in the first two tables.
+        streams: The number of tables. Default: that of the classes in two tables.
+        are_sorted: Whether one table comes before these two, and one for each class of rows after.
     """
     tables: list[memoryview] = []
-    while len(tables) < (streams or 2):
+    first = 2 + are_sorted
+    while len(tables) < (streams or first):
         tables.append(code[: 2 + code[1] + 1])
         code = code[len(tables[-1]) :]
-        if streams is None and len(tables) == 2:
-            streams = 2 + math.prod(len(_used(table)) for table in tables)
+        if streams is None and len(tables) == first:
+            rows, columns = (len(_used(table)) for table in tables[-2:])
+            streams = first + rows * (columns + are_sorted)
     words = np.frombuffer(code[: len(code) // 4 * 4], "<u4").astype("uint32")
     used = np.flatnonzero(words)
     return tables, coder().stack.AnsCoder(words[: used[-1] + 1 if len(used) else 0])
