@@ -332,9 +332,7 @@ class CompressionResult:
 
         If an embedding was renumbered, every integer array of the inputs is.
         """
-        if not self.id_orders:
-            return inputs
-        return renumber_ids(inputs, np.argsort(next(iter(self.id_orders.values()))))
+        return _renumbered(self.id_orders, inputs)
 
 
 def compress(
@@ -456,9 +454,9 @@ def compress(
         renumber: The number of leading ids, such as padding and unknown, that do not change; less
             than all, and at least 1 for an embedding that masks padding (`mask_zero`). All other
             ids may be renumbered, which saves the table of positions of an embedding in groups or
-            blocks; the caller reorders the vocabulary by `result.id_orders`. Needs `data`, no
-            `metric`, and one integer input that a single embedding reads; the ids of other models
-            stay. Default: ids stay.
+            blocks, and of a coded file what its order of rows takes; the caller reorders the
+            vocabulary by `result.id_orders`. Needs `data`, no `metric`, and one integer input that
+            a single embedding reads; the ids of other models stay. Default: ids stay.
         effort: `"fast"` tries fewer ranks, and tensor trains of tables of one width only. Defaults
             to `"full"`.
         verbose: 1 to print the progress, 0 to be silent. The logger `keras_tnattn.compression`
@@ -549,10 +547,12 @@ def _compress_model(
     assembly, promise = None, None
     remarks: list[str] = []
     if promised is not None:
-        build = functools.partial(_corrected_model, chooser, Comparison(model, None, runs), data)
+        build = functools.partial(
+            _corrected_model, original, chooser, Comparison(model, None, runs), data
+        )
         choice, assembly, promise, remarks = promised.choose(chooser, build, unchanged)
     elif options.is_coded and isinstance(goal, Smaller) and goal.factor > 1:
-        build = functools.partial(_corrected_model, chooser, comparison, data)
+        build = functools.partial(_corrected_model, original, chooser, comparison, data)
         choice, assembly = chooser.for_coded_file(goal, build)
     else:
         choice = chooser.choice_for(goal, comparison.metric_before)
@@ -564,11 +564,6 @@ def _compress_model(
         tell("building the small model")
     made_layers = chooser.replacements(choice)
     rows = layer_rows(chooser, choice, made_layers)
-    orders = {
-        path: order
-        for path, candidate in choice.items()
-        if (order := candidate.id_order()) is not None
-    }
     notes = [*notes_of(chooser, rows, made_layers), *remarks]
     correction = None
     if assembly is None:
@@ -576,7 +571,7 @@ def _compress_model(
         assembly = assemble(plan, choice, made_layers, in_place=True)
     report = dataclasses.replace(report_of(model, assembly, rows, notes), promise=promise)
     result = CompressionResult(
-        original, assembly, report, orders, comparison, data, options, promised
+        original, assembly, report, _id_orders(choice), comparison, data, options, promised
     )
     if correction is not None:
         correction.apply(comparison, assembly, result.renumber)
@@ -587,16 +582,28 @@ def _compress_model(
 
 
 def _corrected_model(
-    chooser: Chooser, comparison: Comparison, data: Data | None, choice: Choice
+    original: Inventory, chooser: Chooser, comparison: Comparison, data: Data | None, choice: Choice
 ) -> Assembly:
     """Returns the finished model of a choice, with which the plan can be used again."""
     made_layers = chooser.replacements(choice)
     correction = BiasCorrection(chooser.plan, made_layers, data)
     assembly = assemble(chooser.plan, choice, made_layers)
-    correction.apply(comparison, assembly)
+    correction.apply(comparison, assembly, functools.partial(_renumbered, _id_orders(choice)))
     if chooser.plan.options.is_coded:
         shorten_vectors(assembly.small, made_layers, chooser.plan.options.selects)
+    compile_like(original, assembly.small.model)  # which takes bytes of a file
     return assembly
+
+
+def _id_orders(choice: Choice) -> dict[str, np.ndarray]:
+    orders = {path: candidate.id_order() for path, candidate in choice.items()}
+    return {path: order for path, order in orders.items() if order is not None}
+
+
+def _renumbered(id_orders: Mapping[str, np.ndarray], inputs: Any) -> Any:
+    if not id_orders:
+        return inputs
+    return renumber_ids(inputs, np.argsort(next(iter(id_orders.values()))))
 
 
 def _check_model(model: Any) -> None:

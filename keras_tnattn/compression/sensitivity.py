@@ -136,7 +136,9 @@ def measure_tables(
     ids, weights = np.arange(layer.input_dim), layer.get_weights()
 
     def cost_of(candidate: Candidate) -> float:
-        table = ops.convert_to_numpy(candidate.finish(candidate.make())(ids))
+        order = candidate.id_order()
+        new_ids = ids if order is None else np.argsort(order)
+        table = ops.convert_to_numpy(candidate.finish(candidate.make())(new_ids))
         layer.set_weights([table, *weights[1:]])
         try:
             return float(np.linalg.norm(change()) / (size * sensitivity))

@@ -197,8 +197,9 @@ def jobs(model, data, args):
         for target in targets:
             yield "ours, healed", target, partial(ours, target, how, epochs=1)
     for target in CODED if args.coded else ():
-        yield "ours, coded", target, partial(ours, target, {"coded": True})
-        yield "ours, coded, healed", target, partial(ours, target, {"coded": True}, epochs=1)
+        how = {"coded": True, "renumber": 2}
+        yield "ours, coded", target, partial(ours, target, how)
+        yield "ours, coded, healed", target, partial(ours, target, how, epochs=1)
 
 
 def measurer(model, test):

@@ -62,31 +62,45 @@ def test_a_kernel_takes_fewer_bytes_than_in_groups_of_the_same_error():
         assert np.interp(np.log(error), *by_error) < most * size
 
 
-def test_tables_in_principal_axes_have_the_bytes_and_the_error_of_their_layers():
+@pytest.mark.parametrize("first", [None, 2])
+def test_tables_in_principal_axes_have_the_bytes_and_the_error_of_their_layers(first, monkeypatch):
+    monkeypatch.setattr(coded, "_TABLE_STEPS", coded._TABLE_STEPS[::6])
     table = layers.Embedding(3000, 24)
     table.build()
     mixed = RNG.normal(size=(3000, 24)) * 0.8 ** np.arange(24) @ RNG.normal(size=(24, 24))
     table.set_weights([mixed + 1])
     counts = np.floor(1e5 / np.arange(1, 3001) ** 1.5)
-    statistics = Statistics(counts=counts)
+    statistics = Statistics(counts=counts, renumber=first)
     weights, rows = row_weights(table, statistics), to_numpy(table.embeddings).astype("float64")
     found = coded.candidates(table, statistics, None)
     by_format = {name: [] for name in ("dense", "low_rank")}
     for candidate in found:
         new = candidate.finish(candidate.make())
-        error = table_error(rows, to_numpy(new(np.arange(3000))).astype("float64"), weights)
+        order = np.arange(3000) if candidate.id_order() is None else candidate.id_order()
+        assert (order[:2] == [0, 1]).all()
+        assert (order[2:] == np.arange(2, 3000)).all() == (candidate.id_order() is None)
+        near = to_numpy(new(np.argsort(order))).astype("float64")
+        error = table_error(rows, near, weights)
         size = sum(len(arrays.encode(to_numpy(weight))[1]) for weight in new.weights)
         by_format[candidate.format].append((size, error))
         if candidate.format == "low_rank":
             assert candidate.error == pytest.approx(error, rel=0.05)
             assert candidate.bytes == pytest.approx(size, rel=0.03, abs=700)
-            steps = to_numpy(new.packed.stored_matrix().scales)[:, 0]
+            steps = to_numpy(new.packed.stored_matrix().scales)[np.argsort(order), 0]
             assert steps[100] < steps[1000] < steps[2500] == steps[-1]
     sizes, errors = np.log(np.array(sorted(by_format["low_rank"]))).T
     for size, error in by_format["dense"]:
         if sizes[0] < np.log(size) < sizes[-1]:
             assert np.exp(np.interp(np.log(size), sizes, errors)) < 0.6 * error
     assert coded.candidates(table, Statistics(), None)[-1].format == "dense"
+
+
+def test_axes_are_rotated_to_those_of_few_large_coordinates():
+    mixing = np.linalg.qr(RNG.normal(size=(16, 16)))[0].astype("float32")
+    few = RNG.exponential(size=(5000, 16)) * (RNG.random((5000, 16)) < 0.2)
+    found = coded._rotation((few @ mixing).astype("float32"))
+    np.testing.assert_allclose(found.T @ found, np.eye(16), atol=1e-5)
+    assert (mixing @ found).max(axis=1).min() > 0.95
 
 
 @pytest.mark.parametrize("rank", [0, 3])
@@ -129,6 +143,25 @@ def test_the_file_is_as_small_as_asked(tmp_path, capsys):
     loss = result.heal(ids)
     assert len(loss) <= 1
     assert all((bits & 0xFFFF == 0).all() for bits in bits_of_vectors(result.model))
+
+
+@pytest.mark.slow
+def test_renumbered_ids_take_fewer_bytes(tmp_path):
+    inputs = keras.Input((6,), dtype="int32")
+    x = layers.GlobalAveragePooling1D()(layers.Embedding(1000, 16)(inputs))
+    model = keras.Model(inputs, layers.Dense(4)(x))
+    model.compile("adam", "mse")
+    ids, sizes = RNG.integers(0, 1000, (500, 6)), {}
+    result = compress(model, target=12.0, data=ids, coded=True, renumber=1, verbose=0)
+    most, error = result.report.bytes_before / 12, result.report.error
+    assert 0.9 * most < result.save(tmp_path / "small.tnz") <= most
+    again = load_model(tmp_path / "small.tnz")
+    before, after = to_numpy(model(ids)), to_numpy(again(result.renumber(ids)))
+    assert np.linalg.norm(after - before) / np.linalg.norm(before) < 1.1 * error
+    integers, (order,) = to_numpy(again.layers[1].packed.weights[0]), result.id_orders.values()
+    for name, rows in {"renumbered": np.arange(1000), "as before": np.argsort(order)}.items():
+        sizes[name] = len(arrays.encode(integers[rows])[1])
+    assert sizes["renumbered"] < 0.95 * sizes["as before"]
 
 
 def test_arguments_that_contradict_each_other():

@@ -6,12 +6,16 @@ numbers near a half are rounded towards 0.
 
 Of a table whose ids were counted, the error is least for its bytes if each number adds the same to
 it: a row of weight `w` then has a step in proportion to `w^(-1/2)`. Coordinates along the principal
-axes take fewer bytes than the rows themselves, as most of them are small. A row of the basis has
-the weight of its coordinates, the sum of their weighted squares.
+axes take fewer bytes than the rows themselves, as most of them are small; still fewer once the axes
+are rotated so that a row has few large coordinates. A row of the basis has the weight of its
+coordinates, the sum of their weighted squares. If ids may be renumbered, similar rows follow each
+other, and a file tells little more than where they differ.
 """
 
+import copy
 import dataclasses
 import functools
+import math
 
 import keras
 import numpy as np
@@ -30,7 +34,7 @@ from keras_tnattn.storage.recurrent import cells_of
 # The steps that are tried, as shares of the root of the mean square of a kernel, and of the numbers
 # of a table, by weight.
 _STEPS = tuple(2 ** (k / 3) for k in range(-9, 6))
-_TABLE_STEPS = tuple(2 ** (k / 6) for k in range(-24, 19))
+_TABLE_STEPS = tuple(2 ** (k / 18) for k in range(-54, 56))
 # Added to the counts of ids: other texts have some that never occurred.
 _UNSEEN_COUNT = 1.0
 # Steps of rows from a power of 2 to the next one; few different ones take few bytes.
@@ -39,6 +43,7 @@ _STEP_CLASSES = 2
 _LEAST_WEIGHT = 2.0**-28
 # The bits of a table in principal axes, and the most rows that tell its bytes.
 _BITS, _ROWS = 8, 4096
+_ROTATIONS = 60
 # About the bytes of a kernel in the index of a file.
 _ENTRY = 50
 
@@ -102,29 +107,38 @@ def _table_candidates(layer: keras.layers.Embedding, statistics: Statistics) -> 
         return []
     errors = TableErrors(layer, statistics)
     factors = errors.factors
-    coordinates, basis = factors.coordinates, factors.basis.astype("float32")
+    rotation = _rotation(factors.coordinates)
+    coordinates = factors.coordinates @ rotation
+    basis = (rotation.T @ factors.basis).astype("float32")
+    of_basis = factors.squares @ np.square(rotation)
     weights = statistics.counts + _UNSEEN_COUNT
     squares = weights @ np.einsum("vk,vk->v", coordinates, coordinates)
     size = np.sqrt(squares / coordinates.size) or 1.0
     highest = [np.maximum(part.max(axis=1), -part.min(axis=1)) for part in (coordinates, basis)]
     some = np.linspace(0, len(coordinates) - 1, min(len(coordinates), _ROWS)).astype(int)
 
-    def make() -> LowRankEmbedding:
-        rows, columns = layer.input_dim, layer.output_dim
-        new = LowRankEmbedding(rows, columns, len(basis), **embedding_options(layer))
+    def make(rows: np.ndarray | slice) -> LowRankEmbedding:
+        sizes = layer.input_dim, layer.output_dim, len(basis)
+        new = LowRankEmbedding(*sizes, **embedding_options(layer))
         new.build()
-        new.assign_factors(coordinates, basis)
+        new.assign_factors(coordinates[rows], basis)
         return new
 
     found = []
     for step in _TABLE_STEPS:
         price = step * size
-        steps = _steps(highest[0], weights, price), _steps(highest[1], factors.squares, price)
+        steps = _steps(highest[0], weights, price), _steps(highest[1], of_basis, price)
         classes = np.rint(_STEP_CLASSES * np.log2(steps[0].max() / steps[0])).astype("uint8")
-        whole = classes, _integers(basis, steps[1])
-        coded = sum(len(arrays.encode(array)[1]) for array in whole) + 3 * _ENTRY
-        coded += coded_bytes(_integers(coordinates[some], steps[0][some]), coordinates.size)
-        near = _rounded(errors.coordinates, steps[0][errors.rows]) @ _rounded(basis, steps[1])
+        order, told = None, some
+        rows: np.ndarray | slice = slice(None)
+        if statistics.renumber is not None:
+            integers = _integers(coordinates, steps[0])
+            order = told = rows = arrays.sorted_rows(classes, integers, statistics.renumber)
+        integers = _integers(coordinates[told], steps[0][told])
+        coded = coded_bytes(integers, coordinates.size, are_sorted=order is not None)
+        whole = classes[rows], _integers(basis, steps[1])
+        coded += sum(len(arrays.encode(array)[1]) for array in whole) + 3 * _ENTRY
+        near = _rounded(coordinates[errors.rows], steps[0][errors.rows]) @ _rounded(basis, steps[1])
         error, weighted = errors.of(near @ factors.inverse)
         found.append(
             Candidate(
@@ -134,12 +148,29 @@ def _table_candidates(layer: keras.layers.Embedding, statistics: Statistics) -> 
                 coded,
                 error,
                 2 * basis.size,
-                make,
-                functools.partial(LowRankEmbedding.quantized, bits=_BITS, steps=steps),
+                functools.partial(make, rows),
+                functools.partial(
+                    LowRankEmbedding.quantized, bits=_BITS, steps=(steps[0][rows], steps[1])
+                ),
                 weighted_error=weighted,
+                id_order=functools.partial(copy.copy, order),
             )
         )
     return found
+
+
+def _rotation(coordinates: np.ndarray) -> np.ndarray:
+    """Returns a rotation after which rows have few large coordinates, most of them positive.
+
+    As for independent components, the mean of a power of the coordinates is the largest.
+    """
+    some = coordinates[:: math.ceil(len(coordinates) / _ROWS)]
+    rows = some / (np.linalg.norm(some, axis=1, keepdims=True) + 1e-12)
+    rotation = np.eye(rows.shape[1], dtype="float32")
+    for _ in range(_ROTATIONS):
+        left, _, right = np.linalg.svd(rows.T @ np.square(np.maximum(rows @ rotation, 0)))
+        rotation = left @ right
+    return rotation
 
 
 def _steps(highest: np.ndarray, weights: np.ndarray, price: float) -> np.ndarray:
