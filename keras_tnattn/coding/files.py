@@ -239,7 +239,7 @@ class _File:
 
 def _without_states(config: dict[str, Any]) -> dict[str, Any]:
     """Returns a config of a layer that makes no states, which are no weights."""
-    return {**config, "stateful": False} if "stateful" in config else config
+    return {**config, "stateful": False} if config.get("stateful") is True else config
 
 
 def _shapes(
