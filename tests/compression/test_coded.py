@@ -131,6 +131,7 @@ def bits_of_vectors(model):
 
 def test_the_file_is_as_small_as_asked(tmp_path, capsys):
     model, ids = network(), RNG.integers(0, 300, (64, 6))
+    model.compile("adam", "mse", metrics=["mae"])
     result = compress(model, target=6.0, data=ids, coded=True, verbose=0)
     size, report = result.save(tmp_path / "small.tnz"), result.report
     assert size == report.file_bytes
