@@ -94,6 +94,7 @@ def test_a_model_of_few_outputs_is_measured_on_several_batches():
     outputs = [[to_numpy(model(batch))] for batch in batches]
     sensitivity.measure_sensitivity(model, {"dense": dense}, batches, statistics, outputs)
     assert 0.3 < statistics["dense"].sensitivity < 3
+    assert statistics["dense"].sensitivity != 1.0  # as if nothing reached the output
     statistics = {"dense": calibration.Statistics()}
     sensitivity.measure_sensitivity(model, {"dense": dense}, batches[:1], statistics, outputs)
     assert statistics["dense"].sensitivity == 1.0
