@@ -575,7 +575,7 @@ def _compress_model(
     )
     if correction is not None:
         correction.apply(comparison, assembly, result.renumber)
-        if options.is_coded:
+        if options.is_coded and metric is None:  # whose bound is kept with the vectors as they are
             shorten_vectors(assembly.small, made_layers, options.selects)
     result._check(example)
     return result

@@ -238,3 +238,14 @@ def test_tables_cost_what_they_change_the_outputs(monkeypatch):
     with pytest.raises(ZeroDivisionError):
         measure_tables(model, table, ids, 0.5, found)
     np.testing.assert_array_equal(to_numpy(model(ids)), known)
+
+
+def test_the_bound_of_a_metric_is_kept_with_all_vectors():
+    model = keras.Sequential([keras.Input((96,)), layers.Dense(60), layers.Dense(4)])
+    model.layers[1].bias.assign([1 / 3] * 4)
+
+    def metric(small):  # falls with any change of the last bias
+        return -float(np.abs(to_numpy(small.layers[1].bias) - np.float32(1 / 3)).max())
+
+    result = compress(model, metric=metric, max_drop=1e-5, data=INPUTS[:64], coded=True, verbose=0)
+    assert result.report.metric_after >= -1e-5
