@@ -98,7 +98,7 @@ def test_tables_in_principal_axes_have_the_bytes_and_the_error_of_their_layers(f
 def test_axes_are_rotated_to_those_of_few_large_coordinates():
     mixing = np.linalg.qr(RNG.normal(size=(16, 16)))[0].astype("float32")
     few = RNG.exponential(size=(5000, 16)) * (RNG.random((5000, 16)) < 0.2)
-    found = coded._rotation((few @ mixing).astype("float32"))
+    found = coded._rotation((few @ mixing).astype("float32"), coded._ROTATIONS)
     np.testing.assert_allclose(found.T @ found, np.eye(16), atol=1e-5)
     assert (mixing @ found).max(axis=1).min() > 0.95
 

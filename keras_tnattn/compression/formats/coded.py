@@ -6,10 +6,10 @@ numbers near a half are rounded towards 0.
 
 Of a table whose ids were counted, the error is least for its bytes if each number adds the same to
 it: a row of weight `w` then has a step in proportion to `w^(-1/2)`. Coordinates along the principal
-axes take fewer bytes than the rows themselves, as most of them are small; still fewer once the axes
-are rotated so that a row has few large coordinates. A row of the basis has the weight of its
-coordinates, the sum of their weighted squares. If ids may be renumbered, similar rows follow each
-other, and a file tells little more than where they differ.
+axes take fewer bytes than the rows themselves, as most of them are small. A row of the basis has
+the weight of its coordinates, the sum of their weighted squares. If ids may be renumbered, the axes
+are rotated so that a row has few large coordinates, similar rows follow each other, and a file
+tells little more than where they differ.
 """
 
 import copy
@@ -107,7 +107,7 @@ def _table_candidates(layer: keras.layers.Embedding, statistics: Statistics) -> 
         return []
     errors = TableErrors(layer, statistics)
     factors = errors.factors
-    rotation = _rotation(factors.coordinates)
+    rotation = _rotation(factors.coordinates, _ROTATIONS * (statistics.renumber is not None))
     coordinates = factors.coordinates @ rotation
     basis = (rotation.T @ factors.basis).astype("float32")
     of_basis = factors.squares @ np.square(rotation)
@@ -159,7 +159,7 @@ def _table_candidates(layer: keras.layers.Embedding, statistics: Statistics) -> 
     return found
 
 
-def _rotation(coordinates: np.ndarray) -> np.ndarray:
+def _rotation(coordinates: np.ndarray, rounds: int) -> np.ndarray:
     """Returns a rotation after which rows have few large coordinates, most of them positive.
 
     As for independent components, the mean of a power of the coordinates is the largest.
@@ -167,7 +167,7 @@ def _rotation(coordinates: np.ndarray) -> np.ndarray:
     some = coordinates[:: math.ceil(len(coordinates) / _ROWS)]
     rows = some / (np.linalg.norm(some, axis=1, keepdims=True) + 1e-12)
     rotation = np.eye(rows.shape[1], dtype="float32")
-    for _ in range(_ROTATIONS):
+    for _ in range(rounds):
         left, _, right = np.linalg.svd(rows.T @ np.square(np.maximum(rows @ rotation, 0)))
         rotation = left @ right
     return rotation
