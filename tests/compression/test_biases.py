@@ -92,10 +92,23 @@ def test_the_batches_are_from_all_parts_of_the_data():
     assert some_batches([]) == []
 
 
-def test_normalizations_that_are_not_selected_stay():
+def test_few_rows_say_nothing_of_deviations():
     model = convolutional_model()
-    options = {"bits": 2, "formats": (), "filters": "conv", "verbose": 0}
-    small = compress(model, data=IMAGES, **options).model
+    small = compress(model, data=IMAGES[:16], bits=2, formats=(), verbose=0).model
+    for name in ("first", "second"):
+        before, after = (x.get_layer(name) for x in (model, small))
+        assert np.array_equal(to_numpy(before.gamma), to_numpy(after.gamma))
+        assert not np.array_equal(to_numpy(before.beta), to_numpy(after.beta))
+
+
+@pytest.mark.parametrize(
+    "options", [{"bits": 2, "formats": ()}, {"target": 1.5, "coded": True, "bits": None}]
+)
+def test_normalizations_that_are_not_selected_stay(options):
+    model = convolutional_model()
+    model.get_layer("second").beta.assign(np.linspace(0, 1, 16))
+    small = compress(model, data=IMAGES, filters="conv", verbose=0, **options).model
+    assert any(hasattr(layer, "bits") for layer in small.layers)
     before, after = (to_numpy(x.get_layer("second").beta) for x in (model, small))
     assert np.array_equal(before, after)
 
