@@ -139,7 +139,7 @@ def coded_bytes(integers: np.ndarray, size: int, are_sorted: bool = False) -> in
     Args:
         integers: Matrix of whole numbers from 0 to 255.
         size: The numbers of the whole matrix.
-        are_sorted: Whether its rows are in the order of `sorted_rows`.
+        are_sorted: Whether its rows are in the order of `sorted_rows`. Defaults to `False`.
 
     Example:
         >>> coded_bytes(np.tile(np.arange(4, dtype="uint8"), (1, 1000)), 4000)  # 2 bits for each
