@@ -33,8 +33,8 @@ from keras_tnattn.storage.recurrent import cells_of
 
 # The steps that are tried, as shares of the root of the mean square of a kernel, and of the numbers
 # of a table, by weight.
-_STEPS = tuple(2 ** (k / 3) for k in range(-9, 6))
-_TABLE_STEPS = tuple(2 ** (k / 18) for k in range(-54, 56))
+_STEPS = tuple(2 ** (k / 3) for k in range(-12, 6))
+_TABLE_STEPS = tuple(2 ** (k / 18) for k in range(-72, 56))
 # Added to the counts of ids: other texts have some that never occurred.
 _UNSEEN_COUNT = 1.0
 # Steps of rows from a power of 2 to the next one; few different ones take few bytes.
