@@ -49,7 +49,7 @@ from keras_tnattn.models.freezing import metric_spreads, power_law_layers
 from keras_tnattn.ops.power_law import elementwise_power
 from keras_tnattn_studies.language_config import LSTM, MODELS, LanguageTraining
 from keras_tnattn_studies.language_lstm import lstm_language_model
-from keras_tnattn_studies.language_training import _with_mean_metric
+from keras_tnattn_studies.language_training import whole_rows, with_mean_metric
 from keras_tnattn_train.language.corpus import PackedBatches, read_corpus
 from keras_tnattn_train.language.train import LOSS_IGNORING_PADDING, SPREAD_ROWS, measure, new_model
 from keras_tnattn_train.runs.run import Run
@@ -171,11 +171,11 @@ class Together:
         for lane, part in enumerate(self.parts):
             batches = PackedBatches(part[name], length, size)
             for i in range(len(batches)):
-                inputs, labels = batches[i]
-                rows[i, lane, : len(inputs)] = np.concatenate([inputs, labels[:, -1:]], axis=1)
+                some = whole_rows(batches[i])
+                rows[i, lane, : len(some)] = some
         return jnp.asarray(rows)
 
-    def train(self, rates, seeds, epochs, log, every=5, deadline=np.inf):
+    def train(self, rates, seeds, epochs, log, every=5):
         """Trains for some epochs with the largest rate of each lane; returns rows of losses."""
         steps = epochs * self.steps
         warmup = min(100, max(1, steps // 10))
@@ -189,9 +189,6 @@ class Together:
         ]
         rows = []
         for epoch in range(epochs):
-            if time.monotonic() > deadline:
-                print("  out of time", flush=True)
-                break
             ids = np.stack([ids_of(b, epoch) for b in batches], axis=1)
             wanted = factors[epoch * self.steps : (epoch + 1) * self.steps, None] * np.float32(
                 rates
@@ -218,9 +215,7 @@ def stacked(lists):
 def ids_of(batches, epoch):
     """All rows of an epoch: `(steps, B, L + 1)`."""
     batches.set_epoch(epoch)
-    rows = batches.order[: len(batches) * batches.batch_size]
-    places = batches.first + rows[:, None] * batches.length + np.arange(batches.length + 1)
-    return batches.ids[places].reshape(len(batches), batches.batch_size, -1)
+    return np.stack([whole_rows(batches[i]) for i in range(len(batches))])
 
 
 class Study:
@@ -255,7 +250,7 @@ class Study:
         corpora = [self.corpus(seed) for seed in seeds]
         models = [built(config, seed, corpora[0].tokens.vocabulary_size) for seed in seeds]
         if frozen:  # to compile for, whatever their metrics
-            models = [_with_mean_metric(models[0], config, corpora[0])] * len(models)
+            models = [with_mean_metric(models[0], config, corpora[0])] * len(models)
         return self.of(models, seeds, config)
 
     def of(self, models, seeds, config, slow=None):
@@ -283,11 +278,11 @@ def train(given):
             print(f"{time.monotonic() - began:.0f} s: {model} is compiled", flush=True)
             together = seeded[model].compile(like=tries)
             like = frozen[model].result() if model in frozen else None
-            train_model(study, model, tries, together, like, began + given.seconds)
+            train_model(study, model, tries, together, like)
     print(f"{time.monotonic() - began:.0f} s", flush=True)
 
 
-def train_model(study, model, tries, together, frozen, deadline):
+def train_model(study, model, tries, together, frozen):
     given, options = study.given, study.options
     short, epochs = options.short(given.rates[0]), options.epochs
     tried_epochs = short.epochs
@@ -298,11 +293,11 @@ def train_model(study, model, tries, together, frozen, deadline):
     rate = given.rates[int(np.nanargmin(bits))]
     print(f"  {model}: rate {rate} of {dict(zip(given.rates, bits, strict=True))}", flush=True)
     rates = [rate] * together.lanes
-    rows = together.train(rates, given.seeds, epochs, model, 5, deadline)
+    rows = together.train(rates, given.seeds, epochs, model)
     if model == "plga-frozen":
         together = with_mean_metrics(study, together).compile(like=frozen)
         rest = options.epochs - options.frozen_after
-        rows += together.train(rates, given.seeds, rest, f"{model}, frozen", 5, deadline)
+        rows += together.train(rates, given.seeds, rest, f"{model}, frozen")
     facts = {"rate": rate, "rates": given.rates, "tries": bits, "rows": rows}
     facts["test_bits"] = together.bits("test").tolist()
     save(Path(given.output), model, together, facts)
@@ -314,7 +309,7 @@ def with_mean_metrics(study, together):
     for lane, seed in enumerate(study.given.seeds):
         for variable, value in zip(variables, together.weights(lane), strict=True):
             variable.assign(value)
-        models.append(_with_mean_metric(together.model, together.config, study.corpus(seed)))
+        models.append(with_mean_metric(together.model, together.config, study.corpus(seed)))
     return study.of(models, study.given.seeds, together.config)
 
 
@@ -343,7 +338,7 @@ def diagnosis(given):
     together = study.of(models, seeds, config, slow).compile()
     print(f"{time.monotonic() - began:.0f} s: compiled {lanes}", flush=True)
     rates = [float(rate) for _, rate, _ in lanes]
-    rows = together.train(rates, seeds, given.epochs, given.name, 5)
+    rows = together.train(rates, seeds, given.epochs, given.name)
     facts = {"lanes": lanes, "rows": rows, "test_bits": together.bits("test").tolist()}
     Path(given.output).mkdir(parents=True, exist_ok=True)
     (Path(given.output) / f"{given.name}.json").write_text(json.dumps(facts))
@@ -389,7 +384,7 @@ def finish(given):
                 continue
             network = built(config, seed, corpus.tokens.vocabulary_size)
             if model == "plga-frozen":
-                network = _with_mean_metric(network, config, corpus)
+                network = with_mean_metric(network, config, corpus)
             weights = [arrays[name] for name in arrays.files if name.startswith(f"{lane}/")]
             for variable, value in zip(network.trainable_variables, weights, strict=True):
                 variable.assign(value)
@@ -426,7 +421,6 @@ def main():
     parser.add_argument("--batches-per-epoch", type=int, default=200)
     parser.add_argument("--lanes", nargs="+", help="CHANGE:RATE, of diagnosis")
     parser.add_argument("--name", default="diagnosis", help="of the file of a diagnosis")
-    parser.add_argument("--seconds", type=float, default=np.inf, help="no epoch starts after them")
     parser.add_argument("--output", required=True, help="folder of weights and losses")
     parser.add_argument("--run-dir", help="folder of finished runs")
     given = parser.parse_args()

@@ -55,7 +55,7 @@ def train_and_measure(
     row["bits_per_byte"] = results["test"]["bits_per_byte"]
     if model in WITH_NETWORK:
         row["live_bits_per_byte"] = row["bits_per_byte"]
-        trained = _with_mean_metric(trained, config, corpus)
+        trained = with_mean_metric(trained, config, corpus)
         row["bits_per_byte"] = _bits_per_byte(trained, config, corpus)
     row["milliseconds_per_token"] = 1000 * _seconds_per_token(trained, corpus)
     if model in WITH_NETWORK:
@@ -106,7 +106,7 @@ def _train(
     if not first.results:
         train_language_model(live, first, corpus)
     reset_session(config.seed)
-    frozen = _with_mean_metric(load_model(model_path(first.folder), TRAIN_AGAIN), config, corpus)
+    frozen = with_mean_metric(load_model(model_path(first.folder), TRAIN_AGAIN), config, corpus)
     rest = {"epochs": options.epochs - options.frozen_after}
     return train_language_model(config.model_copy(update=rest), run, corpus, frozen)
 
@@ -129,19 +129,20 @@ def count_ngrams(options: LanguageTraining, seed: int) -> list[float]:
     rows = []
     for epoch in range(options.epochs):
         train.set_epoch(epoch)
-        rows += [_whole_rows(train[index]) for index in range(len(train))]
+        rows += [whole_rows(train[index]) for index in range(len(train))]
     test = PackedBatches(corpus.parts["test"], config.length, config.batch_size)
-    tested = np.concatenate([_whole_rows(test[index]) for index in range(len(test))])
+    tested = np.concatenate([whole_rows(test[index]) for index in range(len(test))])
     bits = ngram_bits(np.concatenate(rows), tested, range(len(NGRAMS)))
     return [number / corpus.parts["test"].num_bytes for number in bits]
 
 
-def _whole_rows(batch: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+def whole_rows(batch: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    """Returns the rows of a batch with their last label."""
     inputs, labels = batch
     return np.concatenate([inputs, labels[:, -1:]], axis=1)
 
 
-def _with_mean_metric(model: keras.Model, config: LanguageConfig, corpus: Corpus) -> keras.Model:
+def with_mean_metric(model: keras.Model, config: LanguageConfig, corpus: Corpus) -> keras.Model:
     """Returns the model with the mean metric of validation rows, whatever its spread."""
     validation = PackedBatches(corpus.parts["validation"], config.length, config.batch_size)
     number = min(-(-FROZEN_ROWS // config.batch_size), len(validation))
