@@ -9,7 +9,6 @@ import hashlib
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 import zipfile
 from pathlib import Path
@@ -84,12 +83,7 @@ def fetch(name: str, cache: Path) -> Path:
         if actual != digest:
             raise ValueError(f"Expected {archive.name} with SHA-256 {digest}. Received: {actual}")
         unpacked = Path(work) / "unpacked"
-        if archive.suffix == ".whl":
-            with zipfile.ZipFile(archive) as file:
-                file.extractall(unpacked)
-        else:
-            with tarfile.open(archive) as file:
-                file.extractall(unpacked, filter="data")
+        shutil.unpack_archive(archive, unpacked, "zip" if archive.suffix == ".whl" else "gztar")
         for inner in unpacked.rglob("model.zip"):
             with zipfile.ZipFile(inner) as file:
                 file.extractall(inner.parent)
