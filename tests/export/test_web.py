@@ -42,7 +42,7 @@ def opened(tmp_path):
 
 def test_the_page_classifies_without_a_network(opened):
     words = classifier()[1]
-    model = text_classifier(words.vocabulary_size(), 3, "tsa", embedding_dim=128)
+    model = text_classifier(words.vocabulary_size(), 3, "tsa", embedding_dim=512)
     model = compress(model, 8.0, coded=True, verbose=0).model
     vocabulary = [*words.get_vocabulary()[2:], "unknown"]
     rng = np.random.default_rng(0)
