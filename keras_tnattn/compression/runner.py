@@ -25,10 +25,7 @@ class Runner:
     """
 
     def __init__(
-        self,
-        model: keras.layers.Layer,
-        call: Callable[[Any], Any] | None = None,
-        runs: int = 0,
+        self, model: keras.layers.Layer, call: Callable[[Any], Any] | None = None, runs: int = 0
     ) -> None:
         self._model, self._call = model, call or (lambda inputs: model(inputs, training=False))
         self._first = 0 if runs >= 2 * _RUNS else _RUNS

@@ -262,7 +262,7 @@ def train(given):
     study, began = Study(given), time.monotonic()
     folder = Path(given.output)
     folder.mkdir(parents=True, exist_ok=True)
-    pending = [m for m in given.models if not (folder / f"{m}.npz").exists()]
+    pending = [m for m in given.models if not (folder / f"{m}.json").exists()]
     tried, seeded, frozen = {}, {}, {}
     with ThreadPoolExecutor(16) as pool:
         for model in pending:
