@@ -162,8 +162,9 @@ def onnx_rows(table, model, calibration, folder):
 
     path = export_onnx(model, folder / "model.onnx")
     table.show("ONNX Runtime floats", onnx_call(path), path.stat().st_size)
-    path, example = folder / "ours.onnx", part(calibration, 0, 8)
-    export_onnx(model, path, example, max_error=0.1, data=part(calibration, 0, 256))
+    path, how = folder / "ours.onnx", {"formats": (), "for_runtime": "onnxruntime"}
+    small = compress(model, bits=8, data=calibration, verbose=0, **how).model
+    export_onnx(small, path, part(calibration, 0, 8), max_error=0.1, data=calibration)
     table.show("ONNX, our integers", onnx_call(path), path.stat().st_size)
     path = folder / "model.onnx"
     quant_pre_process(str(path), str(folder / "prepared.onnx"), skip_symbolic_shape=True)
