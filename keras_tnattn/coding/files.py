@@ -214,7 +214,19 @@ class _File:
             for group, method, code in self.parts
             if group[0].name == "config.json"
         )
-        shapes = _shapes(json.loads(config, object_hook=_without_states), custom_objects)
+        known = dict(custom_objects or {})
+
+        def read(entry: dict[str, Any]) -> dict[str, Any]:
+            """Returns a config of a layer that makes no states, which are no weights."""
+            for name in (entry.get("class_name"), entry.get("registered_name")):
+                # Those of a scope are known to this thread alone.
+                if isinstance(name, str) and name not in known:
+                    known[name] = keras.saving.get_registered_object(name)
+            return {**entry, "stateful": False} if entry.get("stateful") is True else entry
+
+        shapes = _shapes(
+            json.loads(config, object_hook=read), {k: v for k, v in known.items() if v is not None}
+        )
         held = [array for group, _, _ in self.parts for array in group if array.dtype]
         missing = shapes - collections.Counter(array.shape for array in held)
         if missing:
@@ -235,11 +247,6 @@ class _File:
                     file = folder / array.name
                     file.parent.mkdir(parents=True, exist_ok=True)
                     file.write_bytes(value.tobytes())
-
-
-def _without_states(config: dict[str, Any]) -> dict[str, Any]:
-    """Returns a config of a layer that makes no states, which are no weights."""
-    return {**config, "stateful": False} if config.get("stateful") is True else config
 
 
 def _shapes(

@@ -114,11 +114,14 @@ def custom_objects(original: Inventory) -> dict[str, Any]:
     def add(thing: Any) -> None:
         if inspect.isfunction(thing):
             objects[thing.__name__] = thing
-        elif hasattr(thing, "get_config") and not type(thing).__module__.startswith("keras."):
-            cls = type(thing)
-            objects[cls.__name__] = objects[keras.saving.get_registered_name(cls)] = cls
+        elif hasattr(thing, "get_config"):
+            # A compressed layer has a class of its own that is derived from the layer's.
+            for cls in type(thing).__mro__:
+                if cls.__module__.startswith("keras."):
+                    break
+                objects[cls.__name__] = objects[keras.saving.get_registered_name(cls)] = cls
 
-    for layer in original.layers:
+    for layer in (original.model, *original.layers):
         for thing in (layer, *contents(layer)):
             add(thing)
     for name in ("loss", "optimizer"):

@@ -46,7 +46,8 @@ def load(name: str | os.PathLike) -> Any:
         A function of one input, or of a sequence of several, to answers. Its attribute `model` is
         the Keras model, and `card` a dict with data, licence, figures and command. Models of texts
         are those of `keras_tnattn_runtime.reader`, with the same methods. Of a `.tnz` file it is
-        the Keras model, as `keras_tnattn.coding.load_model` returns it.
+        the Keras model, as `keras_tnattn.coding.load_model` returns it; a class of its own is found
+        in `keras.saving.custom_object_scope`.
 
     Raises:
         ValueError: If there is neither a model of this name nor such a folder, or it is damaged.

@@ -195,6 +195,37 @@ def test_stateful_layers_go_on_from_their_states(tmp_path):
     assert np.abs(outputs[0][1] - outputs[0][0]).max() > 1e-3
 
 
+def test_classes_that_keras_does_not_know_are_named_when_loading(tmp_path):
+    class Block(layers.Layer):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.inner = layers.Dense(64, "relu")
+
+        def build(self, shape):
+            self.inner.build(shape)
+
+        def call(self, inputs):
+            return self.inner(inputs)
+
+    class Network(keras.Model):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.block, self.last = Block(), layers.Dense(8)
+
+        def call(self, inputs):
+            return self.last(self.block(inputs))
+
+    model = Network()
+    model(INPUTS)
+    result = compress(model, 4.0, data=INPUTS, coded=True, verbose=0)
+    result.save(tmp_path / "small.tnz")
+    with pytest.raises(ValueError, match="Could not locate class 'Network'"):
+        load_model(tmp_path / "small.tnz")
+    with keras.saving.custom_object_scope({"Network": Network, "Block": Block}):
+        again = load_model(tmp_path / "small.tnz")
+    np.testing.assert_array_equal(to_numpy(again(INPUTS)), to_numpy(result.model(INPUTS)))
+
+
 def test_means_and_other_layers_are_not_rounded():
     x = (RNG.normal(size=(64, 32)) + 5000).astype("float32")
     normalization, kept = layers.BatchNormalization(), layers.Dense(8, name="kept")
