@@ -220,13 +220,11 @@ class _File:
             """Returns a config of a layer that makes no states, which are no weights."""
             for name in (entry.get("class_name"), entry.get("registered_name")):
                 # Those of a scope are known to this thread alone.
-                if isinstance(name, str) and name not in known:
-                    known[name] = keras.saving.get_registered_object(name)
+                if isinstance(name, str) and (found := keras.saving.get_registered_object(name)):
+                    known.setdefault(name, found)
             return {**entry, "stateful": False} if entry.get("stateful") is True else entry
 
-        shapes = _shapes(
-            json.loads(config, object_hook=read), {k: v for k, v in known.items() if v is not None}
-        )
+        shapes = _shapes(json.loads(config, object_hook=read), known)
         held = [array for group, _, _ in self.parts for array in group if array.dtype]
         missing = shapes - collections.Counter(array.shape for array in held)
         if missing:

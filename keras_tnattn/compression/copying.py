@@ -108,14 +108,13 @@ def _build_copy(model: keras.Model, sample: Any, path: Path, loading: ValueError
 
 
 def custom_objects(original: Inventory) -> dict[str, Any]:
-    """Returns the classes and functions of a model that Keras may not know, by name."""
+    """Returns the classes, with their bases, and functions that Keras may not know, by name."""
     objects: dict[str, Any] = {}
 
     def add(thing: Any) -> None:
         if inspect.isfunction(thing):
             objects[thing.__name__] = thing
         elif hasattr(thing, "get_config"):
-            # A compressed layer has a class of its own that is derived from the layer's.
             for cls in type(thing).__mro__:
                 if cls.__module__.startswith("keras."):
                     break
