@@ -120,7 +120,7 @@ def custom_objects(original: Inventory) -> dict[str, Any]:
                     break
                 objects[cls.__name__] = objects[keras.saving.get_registered_name(cls)] = cls
 
-    for layer in (original.model, *original.layers):
+    for layer in original.layers:
         for thing in (layer, *contents(layer)):
             add(thing)
     for name in ("loss", "optimizer"):
