@@ -214,14 +214,15 @@ class _File:
             for group, method, code in self.parts
             if group[0].name == "config.json"
         )
-        known = dict(custom_objects or {})
+        known = dict(custom_objects or {})  # and what a scope has, which only this thread knows
 
         def read(entry: dict[str, Any]) -> dict[str, Any]:
             """Returns a config of a layer that makes no states, which are no weights."""
-            for name in (entry.get("class_name"), entry.get("registered_name")):
-                # Those of a scope are known to this thread alone.
-                if isinstance(name, str) and (found := keras.saving.get_registered_object(name)):
-                    known.setdefault(name, found)
+            for name in map(entry.get, ("class_name", "registered_name", "config")):
+                if isinstance(name, str):
+                    found = keras.saving.get_registered_object(name)
+                    if found is not None:
+                        known[name] = found
             return {**entry, "stateful": False} if entry.get("stateful") is True else entry
 
         shapes = _shapes(json.loads(config, object_hook=read), known)

@@ -114,10 +114,8 @@ def custom_objects(original: Inventory) -> dict[str, Any]:
     def add(thing: Any) -> None:
         if inspect.isfunction(thing):
             objects[thing.__name__] = thing
-        elif hasattr(thing, "get_config"):
-            for cls in type(thing).__mro__:
-                if cls.__module__.startswith("keras."):
-                    break
+        for cls in reversed(type(thing).__mro__):  # a compressed layer's own is a base of its class
+            if hasattr(cls, "get_config") and not cls.__module__.startswith("keras."):
                 objects[cls.__name__] = objects[keras.saving.get_registered_name(cls)] = cls
 
     for layer in original.layers:

@@ -175,7 +175,7 @@ def _runtime_files(runtime: str | os.PathLike | None) -> Iterator[Path]:
         if not source.is_dir():
             folder = Path(unpacked)
             with tarfile.open(source) as archive:
-                archive.extraction_filter = getattr(tarfile, "data_filter", None)  # from 3.11.4
+                archive.extraction_filter = getattr(tarfile, "data_filter", None)  # since 3.10.12
                 archive.extractall(folder)
         folders = [path.parent for path in folder.rglob(_RUNTIME_FILES[0])]
         missing = [n for n in _RUNTIME_FILES if not folders or not (folders[0] / n).is_file()]

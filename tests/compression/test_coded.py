@@ -195,11 +195,17 @@ def test_stateful_layers_go_on_from_their_states(tmp_path):
     assert np.abs(outputs[0][1] - outputs[0][0]).max() > 1e-3
 
 
+def twice(inputs):
+    return 2 * inputs
+
+
 def test_classes_that_keras_does_not_know_are_named_when_loading(tmp_path):
     class Block(layers.Layer):
+        units = 32
+
         def __init__(self, **kwargs):
             super().__init__(**kwargs)
-            self.inner = layers.Dense(64, "relu")
+            self.inner = layers.Dense(self.units, twice)
 
         def build(self, shape):
             self.inner.build(shape)
@@ -207,23 +213,32 @@ def test_classes_that_keras_does_not_know_are_named_when_loading(tmp_path):
         def call(self, inputs):
             return self.inner(inputs)
 
+    first = Block
+
+    class Block(first):
+        units = 64
+
     class Network(keras.Model):
         def __init__(self, **kwargs):
             super().__init__(**kwargs)
-            self.block, self.last = Block(), layers.Dense(8)
+            self.blocks, self.last = [Block(), Block()], layers.Dense(8, twice)
 
         def call(self, inputs):
-            return self.last(self.block(inputs))
+            return self.last(self.blocks[1](self.blocks[0](inputs)))
 
     model = Network()
     model(INPUTS)
-    result = compress(model, 4.0, data=INPUTS, coded=True, verbose=0)
-    result.save(tmp_path / "small.tnz")
-    with pytest.raises(ValueError, match="Could not locate class 'Network'"):
-        load_model(tmp_path / "small.tnz")
-    with keras.saving.custom_object_scope({"Network": Network, "Block": Block}):
-        again = load_model(tmp_path / "small.tnz")
-    np.testing.assert_array_equal(to_numpy(again(INPUTS)), to_numpy(result.model(INPUTS)))
+    functional = keras.Sequential([keras.Input(INPUTS.shape[1:]), Block(), layers.Dense(8, twice)])
+    for kind in (model, functional):
+        with keras.saving.custom_object_scope({"twice": twice}):
+            result = compress(kind, 4.0, data=INPUTS, coded=True, verbose=0)
+            result.save(tmp_path / "small.tnz", overwrite=True)
+        with pytest.raises(ValueError, match="Could not locate"):
+            load_model(tmp_path / "small.tnz")
+        names = {"Network": Network, "Block": Block, "twice": twice}
+        with keras.saving.custom_object_scope(names):
+            again = load_model(tmp_path / "small.tnz", {"Block": first})
+        np.testing.assert_array_equal(to_numpy(again(INPUTS)), to_numpy(result.model(INPUTS)))
 
 
 def test_means_and_other_layers_are_not_rounded():
