@@ -304,12 +304,12 @@ class CompressionResult:
         self.report = dataclasses.replace(self.report, files=files, notes=notes)
         return written
 
-    def count_again(self, predict: Callable[[Any], Sequence[np.ndarray]]) -> FlipCount | MeanChange:
+    def count_again(self, predict: Callable[[Any], Any]) -> FlipCount | MeanChange:
         """Counts what a promise is about, flips or changes, elsewhere on the rows held back.
 
         Args:
-            predict: Function from a batch of inputs to the list of the model's outputs, such as an
-                exported file run by its runtime.
+            predict: Function from a batch of inputs to the model's output, or to a list of them,
+                such as an exported file run by its runtime.
 
         Returns:
             A `FlipCount` with `flips`, or a `MeanChange` with the `mean`; both with `rows` and

@@ -183,11 +183,11 @@ class CountedRows:
         """Returns the sum of the changes of all rows.
 
         Args:
-            predict: Function from a batch of inputs to a list of the model's outputs.
+            predict: Function from a batch of inputs to the output, or a list of the outputs.
         """
         total = 0.0
         for batch, before in zip(self.batches, self.outputs, strict=True):
-            after = self.goal.summary(predict(batch))
+            after = self.goal.summary(keras.tree.flatten(predict(batch)))
             shapes = [[np.shape(output) for output in outputs] for outputs in (before, after)]
             if shapes[0] != shapes[1]:
                 raise ValueError(

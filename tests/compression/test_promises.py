@@ -128,7 +128,7 @@ def test_the_report_tells_what_was_counted():
     assert '"limit": 0.05' in result.report.to_json()
     # Anything else can be counted on the same rows.
     assert result.count_again(lambda x: [to_numpy(result.model(x))]) == promise.count
-    assert result.count_again(lambda x: [-to_numpy(model(x))]).flips == 200
+    assert result.count_again(lambda x: -to_numpy(model(x))).flips == 200
     assert result.heal(ROWS, loss=logits_divergence)
     assert result.report.promise is None
     assert "Healing ended the promise" in str(result.report)
