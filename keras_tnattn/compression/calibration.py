@@ -283,6 +283,8 @@ def watch_calls(
         layer.call = call
     try:
         yield failures
+    except DataError as error:  # to which Keras has added the arguments of the call
+        raise DataError(cause_of(error)) from error
     finally:
         for layer in layers.values():
             del layer.call

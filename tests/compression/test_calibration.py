@@ -68,3 +68,14 @@ def test_nan_that_reaches_a_layer_is_reported(value):
         compress(plain, target=1.5, data=rows)
     known = keras.ops.where(keras.ops.isfinite(inputs), inputs, 0.0)
     compress(keras.Model(inputs, keras.layers.Dense(8)(known)), tolerance=0.5, data=rows)
+
+
+def test_errors_of_the_data_are_one_sentence():
+    def watch(path, call, outputs):
+        raise calibration.DataError("Expected ids from 0 to 5. Received: 6")
+
+    layer = keras.layers.Dense(3)
+    wanted = pytest.raises(calibration.DataError, match=r"^Expected ids from 0 to 5\. Received: 6$")
+    with wanted, calibration.watch_calls({"dense": layer}, watch):
+        layer(np.ones((2, 4), "float32"))
+    assert layer(np.ones((2, 4), "float32")).shape == (2, 3)
