@@ -14,12 +14,7 @@ import numpy as np
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.compression.batches import are_arrays
-from keras_tnattn.compression.counting import (
-    Change,
-    FewFlips,
-    Promising,
-    SmallChange,
-)
+from keras_tnattn.compression.counting import Change, FewFlips, Promising, SmallChange
 from keras_tnattn.compression.formats import FORMATS
 from keras_tnattn.compression.runtimes import RUNTIMES
 

@@ -1,5 +1,6 @@
 """Writes SavedModels of any signatures, as versions of a model."""
 
+import importlib.util
 import json
 import os
 import shutil
@@ -34,10 +35,12 @@ def check_backend() -> None:
 def check_one_of(exported: str, *backends: str) -> None:
     """Raises a `RuntimeError` on other backends than these, with the way out."""
     if keras.backend.backend() not in backends:
+        is_there = importlib.util.find_spec(backends[0]) is not None
+        way_out = "" if is_there else f". {installation(backends[0])}"
         raise RuntimeError(
-            f"Exporting {exported} works on {' and '.join(backends)} only: repeat the command with "
+            f"Exporting {exported} works on {' and '.join(backends)} only: start again with "
             f"KERAS_BACKEND={backends[0]}, which reads the same files and runs. Received: "
-            f"backend={keras.backend.backend()!r}. {installation(backends[0])}"
+            f"backend={keras.backend.backend()!r}{way_out}"
         )
 
 
