@@ -54,7 +54,7 @@ class BlockBand:
     def pairs(self, x: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Returns, for each offset `o`, the blocks `o, o + 1, ...` and the blocks `0, 1, ...`."""
         count = ops.shape(x)[0]
-        return [(x[o:], x[: count - o]) for o in range(self.num_offsets + 1)]
+        return [(x, x), *((x[o:], x[: count - o]) for o in range(1, self.num_offsets + 1))]
 
     def multiply(self, diagonals: list[Tensor], x: Tensor, part: str = "symmetric") -> Tensor:
         """Multiplies blocks by a banded matrix.

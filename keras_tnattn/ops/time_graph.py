@@ -279,20 +279,20 @@ def time_adjacency(
         [0.0, 0.5, 0.25]
     """
     graph = as_time_graph(graph)
-    steps = ops.arange(length, dtype="int32")
-    distance = offset + steps[:, None] - steps[None, :]
+    # What each row has from its first to its last time-step is the row below, a place further on.
+    distance = offset + length - 1 - ops.arange(2 * length, dtype="int32")
     distance = {"later": -distance, "earlier": distance, "both": ops.abs(distance)}[
         check_receive_from(receive_from)
     ]
     # Compute powers in float32: those of a damping rounded to half precision would be far off.
     compute = at_least_float32(dtype)
-    steps = ops.arange(offset + length + 1, dtype="int32")
-    # Compute each distinct weight once and look it up: a power costs many times more than the
-    # product that it damps.
-    weights = graph.weights(ops.cast(ops.maximum(steps, 1), compute))
-    weights = ops.where(steps > 0, weights, ops.zeros_like(weights))
+    # Compute each distinct weight once and copy it: a power, or to look one up, costs many times
+    # more than the product that it damps.
+    weights = graph.weights(ops.cast(ops.maximum(distance, 1), compute))
+    weights = ops.where(distance > 0, weights, ops.zeros_like(weights))
     weights = ops.cast(0.5 * weights if receive_from == "both" else weights, dtype)
-    return ops.take(weights, ops.maximum(distance, 0))
+    rows = ops.tile(weights, (length,))[length - 1 : -1]
+    return ops.reshape(rows, (length, 2 * length - 1))[:, :length]
 
 
 def _like(value: Tensor, x: Tensor) -> Tensor:
