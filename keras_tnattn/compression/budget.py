@@ -6,9 +6,7 @@ from keras_tnattn.compression.candidates import Candidate
 
 
 def share_out(
-    choices: Mapping[str, Sequence[Candidate]],
-    sensitivity: Mapping[str, float],
-    budget: int,
+    choices: Mapping[str, Sequence[Candidate]], sensitivity: Mapping[str, float], budget: int
 ) -> dict[str, Candidate] | None:
     """Chooses a candidate for each layer so that the errors are small and the bytes fit.
 

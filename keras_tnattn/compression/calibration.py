@@ -259,8 +259,7 @@ def batches_of(data: Any, batch_size: int, num_inputs: int | None = None) -> tup
 
 @contextlib.contextmanager
 def watch_calls(
-    layers: Mapping[str, keras.layers.Layer],
-    watch: Callable[[str, Call, Any], Any],
+    layers: Mapping[str, keras.layers.Layer], watch: Callable[[str, Call, Any], Any]
 ) -> Iterator[dict[str, str]]:
     """Makes each layer return `watch(path, call, outputs)` instead of its outputs.
 

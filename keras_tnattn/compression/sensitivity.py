@@ -178,9 +178,7 @@ def _errors(
 
 
 def _change_of_outputs(
-    run: Callable[..., list[np.ndarray]],
-    outputs: Sequence[np.ndarray],
-    entries: int | None = None,
+    run: Callable[..., list[np.ndarray]], outputs: Sequence[np.ndarray], entries: int | None = None
 ) -> tuple[Callable[..., np.ndarray], float]:
     """Returns a function that computes how much the outputs have changed, and their size.
 

@@ -16,10 +16,7 @@ LiteRT file (`export_litert`) or an OpenVINO model (`export_openvino`) on Tensor
 about as small as the model's weights: integers, factors and cores stay what they are.
 """
 
-from keras_tnattn.export.classifier import (
-    export_classifier,
-    labels_and_probabilities,
-)
+from keras_tnattn.export.classifier import export_classifier, labels_and_probabilities
 from keras_tnattn.export.file_costs import FileCosts, file_costs, file_outputs
 from keras_tnattn.export.formats import (
     export_file,

@@ -63,10 +63,7 @@ _MAX_ERRORS = {".onnx": MAX_ERROR, ".tflite": LITERT_ERROR}
 
 
 def export_saved_model(
-    model: keras.Model,
-    path: str | os.PathLike,
-    example: Tensors = None,
-    length: int | None = None,
+    model: keras.Model, path: str | os.PathLike, example: Tensors = None, length: int | None = None
 ) -> Path:
     """Writes a SavedModel with one signature, `serving_default`, for any batch size.
 

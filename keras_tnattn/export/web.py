@@ -22,11 +22,7 @@ from keras_tnattn.text.words import WordVectorizer
 
 # The package of npm whose files run the model, and which of them are shipped.
 RUNTIME = "onnxruntime-web@1.30.0"
-_RUNTIME_FILES = (
-    "ort.wasm.min.js",
-    "ort-wasm-simd-threaded.mjs",
-    "ort-wasm-simd-threaded.wasm",
-)
+_RUNTIME_FILES = ("ort.wasm.min.js", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm")
 _PAGE = Path(__file__).with_name("page")
 _PAGE_FILES = ("index.html", "page.js", "reader.js", "unpacking.js")
 

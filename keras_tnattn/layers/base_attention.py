@@ -214,11 +214,7 @@ class AttentionAdapter(abc.ABC):
         return {}
 
     def attend_to_memory(
-        self,
-        x: Tensor,
-        context: dict[str, Tensor],
-        memory: dict[str, Tensor],
-        memory_mask: Tensor,
+        self, x: Tensor, context: dict[str, Tensor], memory: dict[str, Tensor], memory_mask: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Computes the attention of one token of each of `K` hypotheses to the memory.
 
@@ -299,11 +295,7 @@ class KerasAttention(AttentionAdapter):
         return self._keys_and_values(memory)
 
     def attend_to_memory(
-        self,
-        x: Tensor,
-        context: dict[str, Tensor],
-        memory: dict[str, Tensor],
-        memory_mask: Tensor,
+        self, x: Tensor, context: dict[str, Tensor], memory: dict[str, Tensor], memory_mask: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         return self._attend(x, memory, memory_mask[:, None, None, :]), context
 

@@ -78,10 +78,7 @@ class BaseMetricAttention(BaseLayer):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(
-        self,
-        query_shape: Shape,
-        value_shape: Shape | None = None,
-        key_shape: Shape | None = None,
+        self, query_shape: Shape, value_shape: Shape | None = None, key_shape: Shape | None = None
     ) -> None:
         dim = query_shape[-1]
         if self.key_dim is None and dim % self.num_heads:
@@ -416,11 +413,7 @@ class MetricAttentionAdapter(AttentionAdapter):
         return self._empty_context(size) if causal else {}
 
     def attend_to_memory(
-        self,
-        x: Tensor,
-        context: dict[str, Tensor],
-        memory: dict[str, Tensor],
-        memory_mask: Tensor,
+        self, x: Tensor, context: dict[str, Tensor], memory: dict[str, Tensor], memory_mask: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         layer = self.layer
         batch, num_beams, _ = ops.shape(x)
