@@ -261,6 +261,7 @@ def _convert(model: Traced) -> Any:
                     "FloorDiv": (_convert_quotient, []),
                     "FloorMod": (_convert_remainder, []),
                     "Reshape": (_convert_reshape, []),
+                    "SelectV2": (_convert_choice, []),
                 },
             )
         return ir.from_proto(file)
@@ -440,6 +441,28 @@ def _convert_reshape(context: Any, node: Any, name: str, arguments: Any) -> None
     Reshape.version_5(context, node)
 
 
+def _convert_choice(context: Any, node: Any, name: str, arguments: Any) -> None:
+    """Converts a choice of entries, without a tensor that has one number everywhere."""
+    from onnx import numpy_helper
+    from tf2onnx.onnx_opset.controlflow import Select
+    from tf2onnx.utils import make_name
+
+    (mask, chosen, _), other = node.input, node.inputs[2]
+    if other.type != "ConstantOfShape" or other.inputs[0].input != [chosen]:
+        Select.version_9(context, node)
+        return
+    to = {"to": context.get_dtype(chosen)}
+    number = numpy_helper.to_array(other.get_attr_value("value"))
+    context.replace_inputs(node, [context.make_node("Cast", [mask], attr=to).output[0], chosen])
+    node.type = "Mul"
+    if number.any():
+        left_out = context.make_node("Not", [mask]).output
+        share = context.make_node("Cast", left_out, attr=to).output[0]
+        number = context.make_const(make_name("number"), number.reshape(())).output[0]
+        rest = context.make_node("Mul", [share, number]).output[0]
+        context.insert_new_node_on_output("Add", node.output[0], inputs=[node.output[0], rest])
+
+
 def _with_known_operations(model: Traced) -> Any:
     """Replaces operations that the converter lacks.
 
@@ -473,16 +496,12 @@ def _with_known_operations(model: Traced) -> Any:
             add("Sub", node.name, [one, erf], T=dtype)
         elif node.op == "XlaDynamicUpdateSlice":
             old, new, start = tensors.get_operation_by_name(node.name).inputs
-            axis = [
-                n for n, (x, y) in enumerate(zip(new.shape, old.shape, strict=True)) if x == 1 != y
-            ]
+            sizes = zip(new.shape, old.shape, strict=True)
+            axis = [n for n, (size, whole) in enumerate(sizes) if size == 1 != whole]
             if len(axis) != 1:
                 raise ValueError(f"ONNX cannot update a slice of shape {new.shape} of {old.shape}")
-            at, index, int32 = (
-                f"{node.name}/",
-                number(f"{node.name}/axis", axis, tf.int32),
-                tf.int32,
-            )
+            at, int32 = f"{node.name}/", tf.int32
+            index = number(f"{at}axis", axis, int32)
             zero, unit = number(f"{at}zero", 0, int32), number(f"{at}unit", 1, int32)
             shape = add("Shape", f"{at}shape", [node.input[0]], T=old.dtype, out_type=int32)
             gathering = {"Tparams": int32, "Tindices": int32, "Taxis": int32}
@@ -493,8 +512,7 @@ def _with_known_operations(model: Traced) -> Any:
             first = add("Cast", f"{at}first", [node.input[2]], SrcT=start.dtype, DstT=int32)
             place = add("GatherV2", f"{at}place", [first, index, zero], **gathering)
             here = add("Equal", f"{at}here", [steps, place], T=int32)
-            sizes = [-1, *[1] * (len(old.shape) - axis[0] - 1)]
-            column = number(f"{at}sizes", sizes, int32)
+            column = number(f"{at}sizes", [-1, *[1] * (len(old.shape) - axis[0] - 1)], int32)
             mask = add("Reshape", f"{at}mask", [here, column], T=tf.bool, Tshape=int32)
             add("SelectV2", node.name, [mask, node.input[1], node.input[0]], T=old.dtype)
         else:

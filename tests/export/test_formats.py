@@ -437,20 +437,23 @@ def test_a_graph_tensor_network_takes_any_length(form, tmp_path):
         np.testing.assert_allclose(outputs, model.predict(x, verbose=0), 1e-4, 1e-5)
 
 
-class Halves(keras.layers.Layer):
-    """Makes two tokens of one, each of two halves."""
+class Splits(keras.layers.Layer):
+    """Makes several tokens of one, and two heads of each, as an attention without biases does."""
+
+    def __init__(self, tokens=1):
+        super().__init__()
+        self.tokens = tokens
 
     def call(self, inputs):
         batch, length, units = keras.ops.shape(inputs)
-        return keras.ops.reshape(inputs, (batch, 2 * length, 2, units // 4))
+        sizes = (batch, self.tokens * length, 2, units // self.tokens // 2)
+        return keras.ops.reshape(inputs, sizes)
 
 
-class Heads(keras.layers.Layer):
-    """Splits the features of tokens as an attention without biases does."""
-
-    def call(self, inputs):
-        batch, length, units = keras.ops.shape(inputs)
-        return keras.ops.reshape(inputs, (batch, length, 2, units // 2))
+def chosen(x):
+    ops = keras.ops
+    choices = [(x, ops.zeros_like(x)), (x, ops.full_like(x, -3.5)), (x[:, :1], ops.zeros_like(x))]
+    return ops.concatenate([ops.where(yes > 0, yes, no) for yes, no in choices], 1)
 
 
 def of_parts(shape, *parts):
@@ -465,17 +468,18 @@ CONVERTED = {
         *(L.Conv2D(8, 3, padding="same"), L.BatchNormalization(), L.ReLU()),
         *(L.SeparableConv2D(6, 3, activation="relu"), L.GlobalMaxPooling2D()),
     ),
-    "reshape": lambda: of_parts((None, 4), L.Dense(6, use_bias=False), Heads()),
+    "reshape": lambda: of_parts((None, 4), L.Dense(6, use_bias=False), Splits()),
     "sum over two axes of a reshape": lambda: of_parts(
-        (None, 8), Halves(), L.EinsumDense("abcd,cde->abe", (None, 5))
+        (None, 8), Splits(2), L.EinsumDense("abcd,cde->abe", (None, 5))
     ),
+    "choices": lambda: of_parts((5, 3), L.Lambda(chosen)),
     "language model": lambda: language_model(20, attention="sdpa", num_layers=1),
     "loop with products of integers": lambda: low_rank_recurrent(L.GRU(64), 4),
 }
 CONVERTED_TO = [
     *((name, form) for name in ("recurrent", "convolutions") for form in ("ONNX", "LiteRT")),
     *(("reshape", form) for form in ("ONNX", "OpenVINO", "LiteRT")),
-    *((name, "ONNX") for name in ("sum over two axes of a reshape", "language model")),
+    *((name, "ONNX") for name in ("sum over two axes of a reshape", "choices", "language model")),
     ("loop with products of integers", "OpenVINO"),
 ]
 
