@@ -93,10 +93,7 @@ def check_numbers(tensors: Mapping[str, Any]) -> None:
 
 
 def check_shapes(
-    tensors: Mapping[str, Any],
-    forms: Mapping[str, str],
-    sizes: Mapping[str, Any],
-    usage: str = "",
+    tensors: Mapping[str, Any], forms: Mapping[str, str], sizes: Mapping[str, Any], usage: str = ""
 ) -> None:
     """Raises a `ValueError` unless the shapes of tensors have their forms and agree.
 

@@ -163,10 +163,7 @@ class GraphTensorNetwork(BaseLayer):
         )
         if self.projection == "oblique":
             self.shear = self.add_weight(
-                shape=(rank, self.num_features),
-                initializer="zeros",
-                autocast=False,
-                name="shear",
+                shape=(rank, self.num_features), initializer="zeros", autocast=False, name="shear"
             )
 
     def call(

@@ -39,10 +39,7 @@ class SwiGLU(BaseLayer):
     call_shapes: ClassVar = {"inputs": "B ... d"}
 
     def __init__(
-        self,
-        hidden_dim: int,
-        kernel_initializer: Initializer = "glorot_uniform",
-        **kwargs: Any,
+        self, hidden_dim: int, kernel_initializer: Initializer = "glorot_uniform", **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self.hidden_dim = check_int("hidden_dim", hidden_dim)

@@ -6,11 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tnattn.layers.base_transformer import (
-    BaseTransformerLayer,
-    adapter_for,
-    project_back,
-)
+from keras_tnattn.layers.base_transformer import BaseTransformerLayer, adapter_for, project_back
 from keras_tnattn.typing import Chunk, Shape, Tensor
 
 

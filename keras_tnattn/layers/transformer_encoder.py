@@ -5,11 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tnattn.layers.base_transformer import (
-    BaseTransformerLayer,
-    adapter_for,
-    project_back,
-)
+from keras_tnattn.layers.base_transformer import BaseTransformerLayer, adapter_for, project_back
 from keras_tnattn.typing import Shape, Tensor
 
 
@@ -65,12 +61,7 @@ class TransformerEncoder(BaseTransformerLayer):
         ((1, 5, 16), (1, 2, 5, 5))
     """
 
-    def __init__(
-        self,
-        attention: keras.layers.Layer,
-        feedforward_dim: int,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, attention: keras.layers.Layer, feedforward_dim: int, **kwargs: Any) -> None:
         super().__init__(feedforward_dim, **kwargs)
         self._attend = adapter_for("attention", attention)
         self.attention = attention

@@ -196,10 +196,7 @@ class LanguageModelSteps:
     """
 
     def __init__(
-        self,
-        model: LanguageModel,
-        key_value_cache: bool | None = None,
-        metric_cache: bool = False,
+        self, model: LanguageModel, key_value_cache: bool | None = None, metric_cache: bool = False
     ) -> None:
         can_extend = all(decoder.can_extend for decoder in model.decoders)
         is_exact = all(decoder.keeps_state for decoder in model.decoders)

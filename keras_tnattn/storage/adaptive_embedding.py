@@ -143,10 +143,7 @@ class AdaptiveEmbedding(BaseFactoredEmbedding):
             for k, (rows, own) in enumerate(zip(self.block_rows, self.block_ranks, strict=True))
         ]
         self.basis = self.add_weight(
-            (rank, self.output_dim),
-            normal(rank**-0.5, len(self.blocks)),
-            name="basis",
-            **options,
+            (rank, self.output_dim), normal(rank**-0.5, len(self.blocks)), name="basis", **options
         )
 
     def _build_integers(self, block_bits: Sequence[int]) -> None:

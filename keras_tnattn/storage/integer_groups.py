@@ -298,11 +298,7 @@ def restored_matrix(
 
 
 def rounded_matrix(
-    matrix: np.ndarray,
-    bits: int,
-    group_size: int,
-    axis: int = 0,
-    moment: np.ndarray | None = None,
+    matrix: np.ndarray, bits: int, group_size: int, axis: int = 0, moment: np.ndarray | None = None
 ) -> np.ndarray:
     """Returns what `quantize_groups` keeps of a matrix, as a float32 array."""
     columns = np.asarray(matrix if axis == 0 else matrix.T, "float32")

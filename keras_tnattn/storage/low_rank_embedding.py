@@ -64,13 +64,7 @@ class LowRankEmbedding(BaseFactoredEmbedding):
         8512
     """
 
-    def __init__(
-        self,
-        input_dim: int,
-        output_dim: int,
-        rank: int,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, input_dim: int, output_dim: int, rank: int, **kwargs: Any) -> None:
         super().__init__(input_dim, output_dim, **kwargs)
         self.rank = check_int("rank", rank)
 

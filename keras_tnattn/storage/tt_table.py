@@ -213,8 +213,7 @@ def _refitted_core(
         ridge = 1e-6 * np.trace(gram) / len(gram) + 1e-12
         old = cores[n][:, v].transpose(0, 2, 1).reshape(len(gram), columns)
         solved = np.linalg.solve(
-            gram + ridge * np.eye(len(gram)),
-            moment.reshape(len(gram), columns) + ridge * old,
+            gram + ridge * np.eye(len(gram)), moment.reshape(len(gram), columns) + ridge * old
         )
         fitted[:, v] = solved.reshape(rank, next_rank, columns).transpose(0, 2, 1)
     return fitted

@@ -8,11 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from keras_tnattn.text.bert_pieces import (
-        BertPieceTokenizer,
-        learn_bert_pieces,
-        load_tokenizer,
-    )
+    from keras_tnattn.text.bert_pieces import BertPieceTokenizer, learn_bert_pieces, load_tokenizer
     from keras_tnattn.text.sentence_translator import SentenceTranslator, Translation
     from keras_tnattn.text.word_pieces import WordPieceTokenizer, learn_word_pieces
     from keras_tnattn.text.words import WordVectorizer, learn_words, word_vectorizer

@@ -189,9 +189,7 @@ def as_ranks(tt_ranks: int | Sequence[int]) -> int | tuple[int, ...]:
 
 
 def resolve_ranks(
-    tt_ranks: int | Sequence[int],
-    tt_input_shape: Sequence[int],
-    tt_output_shape: Sequence[int],
+    tt_ranks: int | Sequence[int], tt_input_shape: Sequence[int], tt_output_shape: Sequence[int]
 ) -> tuple[int, ...]:
     """Returns the `N - 1` inner TT-ranks that `tt_ranks` stands for.
 

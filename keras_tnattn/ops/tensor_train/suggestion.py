@@ -243,10 +243,7 @@ class _Tails:
         return tuple(max(1, int(np.argmax(tail <= max(allowed, 1e-15)))) for tail in tails)
 
     def error(
-        self,
-        tt_input_shape: Sequence[int],
-        tt_output_shape: Sequence[int],
-        tt_ranks: Sequence[int],
+        self, tt_input_shape: Sequence[int], tt_output_shape: Sequence[int], tt_ranks: Sequence[int]
     ) -> float:
         """The bound of the relative error at these ranks (Oseledets 2011, theorem 2.2)."""
         tails = self.bonds(tt_input_shape, tt_output_shape)
