@@ -59,6 +59,7 @@ _FORMS: dict[str, tuple[str, tuple[str, ...]]] = {
 # The relative error of outputs that products with integers may cause.
 MAX_ERROR = 0.012
 LITERT_ERROR = 0.02
+_ROWS = 128  # of data, with which it is found which products can share a scale
 _MAX_ERRORS = {".onnx": MAX_ERROR, ".tflite": LITERT_ERROR}
 
 
@@ -412,7 +413,17 @@ def _write_onnx(wanted: Computation, path: str, max_error: float) -> dict[str, s
     expected.check(lambda x: run_file(path, x))
     if max_error > 0 and (rounding or wanted.data):
         kernels, write = file.calibrate(wanted.data), functools.partial(file.write, path)
-        error = functools.partial(expected.error, lambda x: run_file(path, x))
+        run = functools.partial(run_file, path)
+        if wanted.data:  # of which rows may need scales of their own
+
+            def share_scales(fine: set[str]) -> None:
+                file.coarse = rounding - fine
+                write()
+
+            rows = keras.tree.map_structure(lambda x: x[:_ROWS], wanted.data[0])
+            error = functools.partial(Expected(wanted.function, [rows]).row_error, run)
+            exact_names(rounding, share_scales, error, max_error)
+        error = functools.partial(expected.error, run)
         exact = exact_names(rounding | kernels, write, error, max_error)
         # With some of them in floats, convolutions with integers can be slow.
         if exact & kernels and not file.keeps_fast(exact):

@@ -42,10 +42,14 @@ class OnnxFile:
 
     Args:
         model: The graph.
+
+    Attributes:
+        restored: The matrices that become floats when the file is loaded, with the reasons.
+        coarse: The names of the matrices whose products round all rows with one scale.
     """
 
     def __init__(self, model: Traced) -> None:
-        self._model, self.restored = model, dict[str, str]()
+        self._model, self.restored, self.coarse = model, dict[str, str](), set[str]()
         self._numbers: dict[str, Numbers] = {}
         self._row, self._slow, self._kernels = list[np.ndarray](), set[str](), set[str]()
         # As bytes, because each copy shares its constants with the message that it is made from.
@@ -84,8 +88,7 @@ class OnnxFile:
         """Writes the file; products with matrices of the names `exact` do not round their inputs.
 
         Returns:
-            The names of the matrices whose products round their inputs. Attribute `restored` has
-            those that become floats when the file is loaded, with the reasons.
+            The names of the matrices whose products round their inputs.
         """
         file, rounding, self.restored = self._fill(exact)
         _tidy(file, self._model.output_names)
@@ -111,7 +114,9 @@ class OnnxFile:
             | {
                 name
                 for name, matrix in self._model.matrices.items()
-                if writer.write(by_name[_node(name)], matrix, name not in exact)
+                if writer.write(
+                    by_name[_node(name)], matrix, name not in exact, name in self.coarse
+                )
             }
         )
         del file.graph.inputs[len(self._model.inputs) :]

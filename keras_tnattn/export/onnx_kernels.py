@@ -13,9 +13,10 @@ What reads a matrix and its number of entries decide upon the form:
 | others | any | up to 8 bits | integers that are restored when the file is loaded |
 
 Smaller products are faster with floats. The first four round their inputs to 8 bits, by row or in
-blocks; those by `MatMulNBits` of up to 4 bits can also be exact, and all others are. Integers of 3
-bits are stored as 4, those of 6 as 8. `DynamicQuantizeLSTM` has one scale for all rows and steps of
-a call, so that it takes only inputs and first states that weights bound, as those from a table.
+blocks, the first also all rows of a call with one scale, where data show that it is enough; those
+by `MatMulNBits` of up to 4 bits can also be exact, and all others are. Integers of 3 bits are
+stored as 4, those of 6 as 8. `DynamicQuantizeLSTM` has one scale for all rows and steps of a call,
+so that it takes only inputs and first states that weights bound, as those from a table.
 """
 
 import math
@@ -138,18 +139,26 @@ class MatrixWriter:
     def __init__(self, graph: ir.Graph, weights: Sequence[ir.Value] = ()) -> None:
         self.graph, self._weights = graph, set(weights)
         self.restored: dict[str, str] = {}
-        self._is_rounded_again = False
+        self._is_rounded_again = self._shares_scale = False
         self._rows: dict[tuple[Any, Any], tuple[ir.Value, ir.Value]] = {}
 
-    def write(self, value: ir.Value, matrix: StoredMatrix, rounds_inputs: bool = True) -> bool:
+    def write(
+        self,
+        value: ir.Value,
+        matrix: StoredMatrix,
+        rounds_inputs: bool = True,
+        shares_scale: bool = False,
+    ) -> bool:
         """Replaces the tensor that stands for a matrix by its integers.
+
+        With `shares_scale` all rows of a call are rounded with one scale, which takes less time.
 
         Returns:
             Whether a product rounds its inputs, as it may with `rounds_inputs`. Attribute
             `restored` has the matrices that are restored when the file is loaded, with the reasons.
         """
         rounds, reason = False, ""
-        self._is_rounded_again = False
+        self._is_rounded_again, self._shares_scale = False, shares_scale
         for node, position, view in uses_of(value, matrix):
             if node.op_type == "MatMul" and position == 1:
                 new = self._product(node, view, matrix, rounds_inputs)
@@ -331,6 +340,9 @@ class MatrixWriter:
         self, node: Any, numbers: ir.Value, scales: np.ndarray, zeros: ir.Value
     ) -> ir.Value:
         x, key = node.inputs[0], (node.inputs[0], node.graph)
+        parts = (numbers, self.constant(scales), zeros)
+        if self._shares_scale:
+            return self.add(node, "DynamicQuantizeMatMul", x, *parts, domain="com.microsoft")
         if key not in self._rows:
             # One scale for all inputs is coarse. The largest number of each row becomes 1.
             producer, axis = x.producer(), self.constant(np.array([-1]))
@@ -340,16 +352,8 @@ class MatrixWriter:
             size = self.add(node, "Max", size, self.constant(_TINY))
             inverse = self.add(node, "Reciprocal", size)
             self._rows[key] = (self.add(node, "Mul", x, inverse), size)
-        normalized, size = self._rows[key]
-        product = self.add(
-            node,
-            "DynamicQuantizeMatMul",
-            normalized,
-            numbers,
-            self.constant(scales),
-            zeros,
-            domain="com.microsoft",
-        )
+        rows, size = self._rows[key]
+        product = self.add(node, "DynamicQuantizeMatMul", rows, *parts, domain="com.microsoft")
         return self.add(node, "Mul", product, size)
 
     def _lookup(self, node: Any, view: _View, bits: int) -> ir.Value | str:

@@ -66,6 +66,17 @@ class Expected:
             errors.append(np.linalg.norm(other - whole) / (np.linalg.norm(whole) or 1.0))
         return float(np.max(errors))
 
+    def row_error(self, run: Callable[[Any], list[np.ndarray]]) -> float:
+        """Returns the root mean square of the relative errors of rows, of the worst output."""
+        errors = [0.0]
+        for example, arrays in self._pairs:
+            for output, array in zip(run(example), arrays, strict=True):
+                rows, others = (x.reshape(len(x), -1).astype("float64") for x in (array, output))
+                sizes = np.linalg.norm(rows, axis=1)
+                shares = np.linalg.norm(others - rows, axis=1) / np.where(sizes > 0, sizes, 1)
+                errors.append(np.sqrt(np.mean(shares**2)))
+        return float(np.max(errors))
+
     def agreement(self, run: Callable[[Any], list[np.ndarray]]) -> float | None:
         """Returns the share of outputs whose largest number is where it should be.
 
