@@ -107,6 +107,7 @@ class Statistics:
 
     Attributes:
         rows: Number of input rows; only for kernels.
+        fourth: Sum of the fourth powers of the norms of these rows.
         moment: Mean of `x x^T` over all input rows, float64 `(I, I)`; for kernels of which `kinds`
             knows the rows, and for tables that are also called to return logits.
         counts: The number of occurrences of each id, int64 `(V,)`; only for embeddings.
@@ -126,6 +127,7 @@ class Statistics:
     """
 
     rows: int = 0
+    fourth: float = 0.0
     moment: np.ndarray | None = None
     counts: np.ndarray | None = None
     call: Call | None = None
@@ -141,6 +143,22 @@ class Statistics:
     def inputs(self) -> np.ndarray | None:
         """The first inputs of the first call."""
         return None if self.call is None else self.call.inputs
+
+    @property
+    def shrunk_moment(self) -> np.ndarray | None:
+        """The moment, moved towards a multiple of the identity as far as few rows ask for it.
+
+        This is the estimator of Ledoit and Wolf, "A well-conditioned estimator for
+        large-dimensional covariance matrices". Integers rounded for the moment itself of few rows
+        are worse for other rows than the nearest integers.
+        """
+        if self.moment is None or not self.rows:
+            return self.moment
+        target = np.trace(self.moment) / len(self.moment) * np.eye(len(self.moment))
+        distance = np.square(self.moment - target).sum()
+        variance = (self.fourth / self.rows - np.square(self.moment).sum()) / self.rows
+        share = np.clip(variance / distance, 0, 1) if distance > 0 else 0.0
+        return share * target + (1 - share) * self.moment
 
     @property
     def takes_model_input(self) -> bool:
@@ -338,6 +356,7 @@ def observe(
             moment = rows.T @ rows
             note.moment = moment + (0 if note.moment is None else note.moment)
             note.rows += len(rows)
+            note.fourth += float(np.square(np.square(rows).sum(axis=1)).sum())
         return outputs
 
     first: list[list[np.ndarray]] = []

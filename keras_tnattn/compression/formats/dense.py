@@ -168,12 +168,13 @@ def moments_of(layer: keras.layers.Layer, statistics: Statistics) -> dict[str, n
     """Returns the second moments by which the kernels of a layer are rounded, by their names."""
     if isinstance(layer, keras.layers.RNN):
         return moments_of_cells(layer, statistics)
+    moment = statistics.shrunk_moment
     if second_table(layer) is not None:  # only the second one is multiplied by features
-        return {} if statistics.moment is None else {"reverse_embeddings": statistics.moment}
+        return {} if moment is None else {"reverse_embeddings": moment}
     if is_table(layer):
         directions = direction_weights(statistics)
         return {} if directions is None else {"embeddings": directions @ directions}
-    return {} if statistics.moment is None else {"kernel": statistics.moment}
+    return {} if moment is None else {"kernel": moment}
 
 
 def quantize(

@@ -19,11 +19,12 @@ _BATCH = 32
 
 def moments_of(layer: keras.layers.RNN, statistics: Statistics) -> dict[str, np.ndarray]:
     """Returns the second moments of what the kernels of a layer of one cell multiply."""
-    if statistics.moment is None or statistics.call is None or len(cells_of(layer)) > 1:
+    moment = statistics.shrunk_moment
+    if moment is None or statistics.call is None or len(cells_of(layer)) > 1:
         return {}
     call = statistics.call.first_rows(_BATCH)
     states = states_of(layer, *call.args, **call.kwargs).astype("float64")
-    return {"kernel": statistics.moment, "recurrent_kernel": states.T @ states / len(states)}
+    return {"kernel": moment, "recurrent_kernel": states.T @ states / len(states)}
 
 
 def candidates(
