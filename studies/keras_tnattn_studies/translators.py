@@ -100,13 +100,23 @@ class TranslatorsTraining(Options):
     warmup_steps: int = option(
         1000, TRAINING, "steps over which the learning rate rises", ge=1, le=1_000_000_000
     )
+    learning_rate: float | None = option(
+        None,
+        TRAINING,
+        "peak learning rate of all models; default: each its own",
+        metavar="PEAK",
+        gt=0,
+    )
 
     def check_together(self) -> None:
         self.config_of(PEER, 0)
 
     def config_of(self, model: str, seed: int) -> TranslateConfig:
         """Returns the config of one training."""
-        options = {**COMMON, **dict(self), **MODELS[model]}
+        options = {**COMMON, **dict(self), "learning_rate": COMMON["learning_rate"]}
+        options |= MODELS[model]
+        if self.learning_rate is not None:
+            options["learning_rate"] = self.learning_rate
         return TranslateConfig(**options, seed=seed, name=f"{model}-{seed}")
 
 
