@@ -452,12 +452,18 @@ def _convert_choice(context: Any, node: Any, name: str, arguments: Any) -> None:
     from tf2onnx.onnx_opset.controlflow import Select
     from tf2onnx.utils import make_name
 
-    (mask, chosen, _), other = node.input, node.inputs[2]
-    if other.type != "ConstantOfShape" or other.inputs[0].input != [chosen]:
+    (mask, chosen, _), other, number = node.input, node.inputs[2], np.zeros(0)
+    if other.type == "ConstantOfShape":
+        number = numpy_helper.to_array(other.get_attr_value("value"))
+    elif other.type == "Expand" and other.inputs[0].is_const():
+        number = other.inputs[0].get_tensor_value(as_list=False)
+    shape = other.inputs[-1] if number.size == 1 else node
+    while shape.type == "Cast":
+        shape = shape.inputs[0]
+    if shape.type != "Shape" or shape.input != [chosen]:
         Select.version_9(context, node)
         return
     to = {"to": context.get_dtype(chosen)}
-    number = numpy_helper.to_array(other.get_attr_value("value"))
     context.replace_inputs(node, [context.make_node("Cast", [mask], attr=to).output[0], chosen])
     node.type = "Mul"
     if number.any():
