@@ -108,6 +108,7 @@ class Statistics:
     Attributes:
         rows: Number of input rows; only for kernels.
         fourth: Sum of the fourth powers of the norms of these rows.
+        distinct: How many of them are different, in the same call.
         moment: Mean of `x x^T` over all input rows, float64 `(I, I)`; for kernels of which `kinds`
             knows the rows, and for tables that are also called to return logits.
         counts: The number of occurrences of each id, int64 `(V,)`; only for embeddings.
@@ -128,6 +129,7 @@ class Statistics:
 
     rows: int = 0
     fourth: float = 0.0
+    distinct: int = 0
     moment: np.ndarray | None = None
     counts: np.ndarray | None = None
     call: Call | None = None
@@ -156,8 +158,9 @@ class Statistics:
             return self.moment
         target = np.trace(self.moment) / len(self.moment) * np.eye(len(self.moment))
         distance = np.square(self.moment - target).sum()
-        variance = (self.fourth / self.rows - np.square(self.moment).sum()) / self.rows
-        share = np.clip(variance / distance, 0, 1) if distance > 0 else 0.0
+        spread = self.fourth / self.rows - np.square(self.moment).sum()
+        variance = spread / max(self.distinct - 1, 1)
+        share = np.clip(variance / distance, 0, 1) if distance > 0 and self.distinct > 1 else 1.0
         return share * target + (1 - share) * self.moment
 
     @property
@@ -357,6 +360,8 @@ def observe(
             note.moment = moment + (0 if note.moment is None else note.moment)
             note.rows += len(rows)
             note.fourth += float(np.square(np.square(rows).sum(axis=1)).sum())
+            sums = rows @ np.sqrt(np.arange(2, 2 + rows.shape[1]))
+            note.distinct += len(np.unique(sums.astype("float32")))
         return outputs
 
     first: list[list[np.ndarray]] = []

@@ -151,8 +151,9 @@ def export_onnx(
             Convolutions then compute with integers of 8 bits, in ranges that suit these rows, if
             they are about as fast as with floats or faster; they take less memory. Products round
             all rows of a call with one scale, which takes less time, where these rows have an
-            error within the bound, too. On TensorFlow only. Default: convolutions compute with
-            floats, and products round each row with a scale of its own.
+            error within the bound, too; one much larger row then spoils the others of its call.
+            On TensorFlow only. Default: convolutions compute with floats, and products round each
+            row with a scale of its own.
 
     Returns:
         The path. This function needs the extra `onnx`.
@@ -416,7 +417,7 @@ def _write_onnx(wanted: Computation, path: str, max_error: float) -> dict[str, s
     if max_error > 0 and (rounding or wanted.data):
         kernels, write = file.calibrate(wanted.data), functools.partial(file.write, path)
         run = functools.partial(run_file, path)
-        if wanted.data:  # of which rows may need scales of their own
+        if rounding and wanted.data:  # of which rows may need scales of their own
 
             def share_scales(fine: set[str]) -> None:
                 file.coarse = rounding - fine
@@ -426,6 +427,8 @@ def _write_onnx(wanted: Computation, path: str, max_error: float) -> dict[str, s
             error = functools.partial(Expected(wanted.function, [rows]).row_error, run)
             exact_names(rounding, share_scales, error, max_error)
         error = functools.partial(expected.error, run)
+        if file.coarse and not error() <= max_error:
+            file.coarse = set()
         exact = exact_names(rounding | kernels, write, error, max_error)
         # With some of them in floats, convolutions with integers can be slow.
         if exact & kernels and not file.keeps_fast(exact):

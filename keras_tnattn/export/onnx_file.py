@@ -447,12 +447,15 @@ def _convert_reshape(context: Any, node: Any, name: str, arguments: Any) -> None
 
 
 def _convert_choice(context: Any, node: Any, name: str, arguments: Any) -> None:
-    """Converts a choice of entries, without a tensor that has one number everywhere."""
+    """Converts a choice of entries, of which the others may be NaN or infinite.
+
+    The converter multiplies, which makes NaN of these, and takes more time if one side is a tensor
+    that has one number everywhere. Such a tensor becomes the number.
+    """
     from onnx import numpy_helper
-    from tf2onnx.onnx_opset.controlflow import Select
     from tf2onnx.utils import make_name
 
-    (mask, chosen, _), other, number = node.input, node.inputs[2], np.zeros(0)
+    other, number = node.inputs[2], np.zeros(0)
     if other.type == "ConstantOfShape":
         number = numpy_helper.to_array(other.get_attr_value("value"))
     elif other.type == "Expand" and other.inputs[0].is_const():
@@ -460,18 +463,10 @@ def _convert_choice(context: Any, node: Any, name: str, arguments: Any) -> None:
     shape = other.inputs[-1] if number.size == 1 else node
     while shape.type == "Cast":
         shape = shape.inputs[0]
-    if shape.type != "Shape" or shape.input != [chosen]:
-        Select.version_9(context, node)
-        return
-    to = {"to": context.get_dtype(chosen)}
-    context.replace_inputs(node, [context.make_node("Cast", [mask], attr=to).output[0], chosen])
-    node.type = "Mul"
-    if number.any():
-        left_out = context.make_node("Not", [mask]).output
-        share = context.make_node("Cast", left_out, attr=to).output[0]
+    if shape.type == "Shape" and shape.input == [node.input[1]]:
         number = context.make_const(make_name("number"), number.reshape(())).output[0]
-        rest = context.make_node("Mul", [share, number]).output[0]
-        context.insert_new_node_on_output("Add", node.output[0], inputs=[node.output[0], rest])
+        context.replace_input(node, node.input[2], number, 2)
+    node.type = "Where"
 
 
 def _with_known_operations(model: Traced) -> Any:

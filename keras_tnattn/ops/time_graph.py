@@ -279,8 +279,12 @@ def time_adjacency(
         [0.0, 0.5, 0.25]
     """
     graph = as_time_graph(graph)
+    if ops.is_tensor(length):
+        length = ops.cast(length, "int32")
+    elif isinstance(length, np.integer):
+        length = int(length)
     # What each row has from its first to its last time-step is the row below, a place further on.
-    distance = offset + length - 1 - ops.arange(2 * length, dtype="int32")
+    distance = offset + length - ops.arange(2 * length + 1, dtype="int32")
     distance = {"later": -distance, "earlier": distance, "both": ops.abs(distance)}[
         check_receive_from(receive_from)
     ]
@@ -291,8 +295,8 @@ def time_adjacency(
     weights = graph.weights(ops.cast(ops.maximum(distance, 1), compute))
     weights = ops.where(distance > 0, weights, ops.zeros_like(weights))
     weights = ops.cast(0.5 * weights if receive_from == "both" else weights, dtype)
-    rows = ops.tile(weights, (length,))[length - 1 : -1]
-    return ops.reshape(rows, (length, 2 * length - 1))[:, :length]
+    rows = ops.tile(weights, (length,))[length:]
+    return ops.reshape(rows, (length, 2 * length))[:, :length]
 
 
 def _like(value: Tensor, x: Tensor) -> Tensor:

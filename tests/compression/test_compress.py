@@ -236,9 +236,10 @@ def test_data_make_the_outputs_better():
 def test_few_rows_hardly_make_a_kernel_worse():
     model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)])
     few, rows = np.split(RNG.normal(size=(600, 64)), [40])
-    smaller = [compress(model, bits=4, formats=(), data=data).model for data in (None, few)]
-    plain, better = (error_of(model, small, rows) for small in smaller)
-    assert better < 1.05 * plain  # once twice as large
+    data = (None, few, np.repeat(few[:5], 9, axis=0))
+    smaller = [compress(model, bits=4, formats=(), data=some).model for some in data]
+    plain, *others = (error_of(model, small, rows) for small in smaller)
+    assert max(others) < 1.1 * plain  # once twice as large
 
 
 def test_max_drop_is_the_budget(caplog):

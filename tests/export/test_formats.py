@@ -453,7 +453,8 @@ class Splits(keras.layers.Layer):
 
 def chosen(x):
     ops = keras.ops
-    choices = [(x, ops.zeros_like(x)), (x, ops.full_like(x, -3.5)), (x[:, :1], ops.zeros_like(x))]
+    zeros, numbers = ops.zeros_like(x), ops.full_like(x, -3.5)
+    choices = [(ops.log(x), zeros), (x, numbers), (x[:, :1], zeros)]  # some logarithms are NaN
     return ops.concatenate([ops.where(yes > 0, yes, no) for yes, no in choices], 1)
 
 
@@ -597,9 +598,9 @@ def test_rows_of_different_sizes_have_scales_of_their_own(tmp_path, monkeypatch)
     parts = [keras.layers.Dense(n, "relu", use_bias=False) for n in (32, 24)]
     model = compress(keras.Sequential([keras.Input((48,)), *parts]), bits=8, formats=()).model
     data = np.random.default_rng(0).normal(size=(16, 48)).astype("float32")
-    for sizes, count in ((0, 0), (3, 2)):
-        rows = data * np.geomspace(10**-sizes, 10**sizes, 16, dtype="float32")[:, None]
-        path = export_file(model, tmp_path / f"{sizes}.onnx", data, None, 0.03, rows)
+    for number, sizes, count in ((16, 0, 0), (16, 3, 2), (4, 0, 2)):  # four rows prove nothing
+        rows = data[:number] * np.geomspace(10**-sizes, 10**sizes, number, dtype="float32")[:, None]
+        path = export_file(model, tmp_path / f"{number}-{sizes}.onnx", data, None, 0.03, rows)
         kinds = [node.op_type for node in onnx.load(path).graph.node]
         assert kinds.count("ReduceMax") == count  # one for each product
         (output,), expected = running.run_file(str(path), rows), model.predict(rows, verbose=0)

@@ -27,9 +27,8 @@ def plan(damping):
 
 def filter_oracle(keys, values, damping, coefficients=(1.0, 1.0)):
     psi = oracles.attention_graph(keys, damping)
-    return sum(
-        alpha * np.linalg.matrix_power(psi, n) @ values for n, alpha in enumerate(coefficients)
-    )
+    terms = [alpha * np.linalg.matrix_power(psi, n) for n, alpha in enumerate(coefficients)]
+    return sum(terms) @ values
 
 
 @pytest.mark.parametrize("damping", [0.0, 0.3, 0.9])

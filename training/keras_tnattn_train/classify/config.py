@@ -113,14 +113,10 @@ class ClassifyConfig(ExportConfig):
         metavar="DIR",
     )
     text_column: str | None = option(
-        None,
-        DATA,
-        "column or feature with the texts (default: by the header, else text)",
+        None, DATA, "column or feature with the texts (default: by the header, else text)"
     )
     label_column: str | None = option(
-        None,
-        DATA,
-        "column or feature with the labels (default: by the header, else label)",
+        None, DATA, "column or feature with the labels (default: by the header, else label)"
     )
     skip_bad_rows: bool = skip_bad_rows_option()
     recipe: str = recipe_option("tuned")
@@ -227,11 +223,7 @@ class ClassifyConfig(ExportConfig):
         choices=TIME_GRAPHS,
     )
     window: int | None = option(
-        None,
-        MODEL,
-        "reach of --time-graph window, in tokens to each side",
-        ge=1,
-        le=100_000,
+        None, MODEL, "reach of --time-graph window, in tokens to each side", ge=1, le=100_000
     )
     exponent: float | None = option(None, MODEL, "exponent of the time graph power_law", gt=0)
     filter_order: int = option(2, MODEL, "number of terms of the graph filter (tsa)", ge=2, le=100)

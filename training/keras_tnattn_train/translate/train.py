@@ -116,11 +116,7 @@ def _train(
     if len(corpus.parts["validation"]):
         validation = BucketedBatches(corpus.parts["validation"], config.batch_size)
     log = TranslatorLog(
-        run,
-        config.early_stopping,
-        config.checkpoint_epochs,
-        train.tokens,
-        config.epochs_after_best,
+        run, config.early_stopping, config.checkpoint_epochs, train.tokens, config.epochs_after_best
     )
     model = fit(model, train, config, run, validation=validation, log=log).model
     results = {
@@ -265,11 +261,7 @@ def _prepared_corpus(
         if run.exists and folder.exists():
             return None
         pairs = load_pairs(
-            corpus,
-            config.data_dir,
-            config.reverse,
-            config.seed,
-            skip_bad_rows=config.skip_bad_rows,
+            corpus, config.data_dir, config.reverse, config.seed, skip_bad_rows=config.skip_bad_rows
         )
         print(f"preparing the corpus of {config.name}", flush=True)
         return prepare(pairs, folder, config.preparation, workers, _progress_on_stderr())
