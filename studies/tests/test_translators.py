@@ -133,6 +133,12 @@ def test_each_model_is_a_valid_run(model):
     assert (config.decoder_attention is not None) == (both or "decoder" in model)
 
 
+def test_one_learning_rate_replaces_those_of_the_models():
+    for rate, expected in ((None, [8e-4, 5e-3]), (2e-3, [2e-3, 2e-3])):
+        common = translators.TranslatorsTraining(corpus="cldr:pt-en", learning_rate=rate)
+        assert [common.config_of(model, 0).learning_rate for model in ("tsa", "rnn")] == expected
+
+
 @pytest.fixture
 def trained(monkeypatch):
     """Stands in for trainings and measurements; lists those that were run."""
