@@ -447,14 +447,18 @@ def _convert_reshape(context: Any, node: Any, name: str, arguments: Any) -> None
 
 
 def _convert_choice(context: Any, node: Any, name: str, arguments: Any) -> None:
-    """Converts a choice of entries, of which the others may be NaN or infinite.
+    """Converts a choice of floats, of which the others may be NaN or infinite.
 
     The converter multiplies, which makes NaN of these, and takes more time if one side is a tensor
     that has one number everywhere. Such a tensor becomes the number.
     """
-    from onnx import numpy_helper
+    from onnx import helper, numpy_helper
+    from tf2onnx.onnx_opset.controlflow import Select
     from tf2onnx.utils import make_name
 
+    if helper.tensor_dtype_to_np_dtype(context.get_dtype(node.output[0])).kind != "f":
+        Select.version_9(context, node)  # ONNX Runtime chooses no booleans
+        return
     other, number = node.inputs[2], np.zeros(0)
     if other.type == "ConstantOfShape":
         number = numpy_helper.to_array(other.get_attr_value("value"))

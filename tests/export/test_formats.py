@@ -453,9 +453,9 @@ class Splits(keras.layers.Layer):
 
 def chosen(x):
     ops = keras.ops
-    zeros, numbers = ops.zeros_like(x), ops.full_like(x, -3.5)
-    choices = [(ops.log(x), zeros), (x, numbers), (x[:, :1], zeros)]  # some logarithms are NaN
-    return ops.concatenate([ops.where(yes > 0, yes, no) for yes, no in choices], 1)
+    mask, zeros = ops.where(x > 0, x > 0.5, x > 2), ops.zeros_like(x)
+    pairs = [(ops.log(x), zeros), (x, ops.full_like(x, -3.5)), (x[:, :1], zeros)]  # some are NaN
+    return ops.concatenate([ops.where(mask[:, : yes.shape[1]], yes, no) for yes, no in pairs], 1)
 
 
 def of_parts(shape, *parts):
