@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_tnattn.errors import cause_of
 from keras_tnattn.export.examples import check_numeric, example_of, examples_of, specs_of
@@ -59,7 +60,6 @@ _FORMS: dict[str, tuple[str, tuple[str, ...]]] = {
 # The relative error of outputs that products with integers may cause.
 MAX_ERROR = 0.012
 LITERT_ERROR = 0.02
-_ROWS = 128  # of data, with which it is found which products can share a scale
 _MAX_ERRORS = {".onnx": MAX_ERROR, ".tflite": LITERT_ERROR}
 
 
@@ -403,7 +403,7 @@ def write_computation(
 
 
 def _write_onnx(wanted: Computation, path: str, max_error: float) -> dict[str, str]:
-    from keras_tnattn.export.onnx_file import OnnxFile
+    from keras_tnattn.export.onnx_file import OnnxFile, few_rows
     from keras_tnattn.export.onnx_kernels import why_not_held
 
     with fused_loops(wanted.model):
@@ -417,13 +417,16 @@ def _write_onnx(wanted: Computation, path: str, max_error: float) -> dict[str, s
     if max_error > 0 and (rounding or wanted.data):
         kernels, write = file.calibrate(wanted.data), functools.partial(file.write, path)
         run = functools.partial(run_file, path)
-        if rounding and wanted.data:  # of which rows may need scales of their own
 
-            def share_scales(fine: set[str]) -> None:
-                file.coarse = rounding - fine
-                write()
+        def share_scales(fine: set[str]) -> None:
+            file.coarse = rounding - fine
+            write()
 
-            rows = keras.tree.map_structure(lambda x: x[:_ROWS], wanted.data[0])
+        # Rows from all of the data in one call, if all have one shape.
+        parts = list(zip(*few_rows(wanted.data), strict=True))
+        if rounding and parts and all(len({x.shape[1:] for x in part}) == 1 for part in parts):
+            arrays = [np.concatenate(part) for part in parts]
+            rows = keras.tree.pack_sequence_as(wanted.data[0], arrays)
             error = functools.partial(Expected(wanted.function, [rows]).row_error, run)
             exact_names(rounding, share_scales, error, max_error)
         error = functools.partial(expected.error, run)

@@ -69,7 +69,7 @@ class OnnxFile:
         values = {str(x.name): x for x in tensors if x.name in names}
         few.graph.outputs[:] = values.values()
         run = runner(_content(few))
-        rows = list(_few_rows(batches))
+        rows = list(few_rows(batches))
         self._numbers = numbers_of(dict(zip(values, run(x), strict=True)) for x in rows)
         self._kernels, self._row = {x.name for x in found}, rows[0]
         self.keeps_fast(())
@@ -284,11 +284,11 @@ def _content(file: ir.Model) -> bytes:
     return ir.to_proto(file).SerializeToString()
 
 
-def _few_rows(batches: Sequence[Any]) -> Iterator[list[np.ndarray]]:
+def few_rows(batches: Sequence[Any]) -> Iterator[list[np.ndarray]]:
     """Yields few inputs at a time, and not too many, from all batches."""
     for batch in batches:
         arrays = keras.tree.flatten(batch)
-        step = -(-len(arrays[0]) * len(batches) // _ROWS)
+        step = max(-(-len(arrays[0]) * len(batches) // _ROWS), 1)  # 1 of no rows
         for start in range(0, len(arrays[0]), step * _AT_ONCE):
             yield [array[start : start + step * _AT_ONCE : step] for array in arrays]
 

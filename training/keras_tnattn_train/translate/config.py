@@ -379,12 +379,7 @@ class TranslateConfig(ExportConfig):
     @property
     def preparation(self) -> Preparing:
         """How the corpus is prepared."""
-        return Preparing(
-            self.vocabulary_size,
-            self.max_length,
-            self.lower_case,
-            self.tokenizer,
-        )
+        return Preparing(self.vocabulary_size, self.max_length, self.lower_case, self.tokenizer)
 
     @property
     def target_attention(self) -> str:
