@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 from matplotlib import colormaps
@@ -15,7 +15,10 @@ from keras_tnattn_train.runs.tables import attention_title
 
 
 def by_dimension(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Draws weights and accuracies by embedding dimension, a row of panels for each data set."""
+    """Draws weights and accuracies by embedding dimension, a row of panels for each data set.
+
+    Points are means over seeds; bars reach one standard deviation up and down.
+    """
     panels = {
         "attention weights": ("attention_weights", "log"),
         "training accuracy": ("train_accuracy", "linear"),
@@ -29,8 +32,15 @@ def by_dimension(rows: Sequence[dict[str, Any]], path: Path) -> None:
             for name in dict.fromkeys(row["attention"] for row in rows if row["dim"]):
                 group = [r for r in rows if (r["attention"], r["dataset"]) == (name, dataset)]
                 dims = sorted({row["dim"] for row in group})
-                values = [fmean(row[column] for row in group if row["dim"] == dim) for dim in dims]
-                axes.plot(dims, values, marker=".", label=attention_title(name))
+                seeds = [[row[column] for row in group if row["dim"] == dim] for dim in dims]
+                axes.errorbar(
+                    dims,
+                    [fmean(values) for values in seeds],
+                    yerr=[stdev(values) if len(values) > 1 else 0.0 for values in seeds],
+                    marker=".",
+                    capsize=2,
+                    label=attention_title(name),
+                )
             axes.set(title=f"{dataset}: {title}", xlabel="embedding dimension")
             axes.set_xscale("log", base=2)
             axes.set_yscale(scale)

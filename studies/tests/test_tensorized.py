@@ -1,7 +1,9 @@
 import csv
 import threading
 
-from keras_tnattn_studies import tensorized
+import numpy as np
+
+from keras_tnattn_studies import plots, tensorized
 from keras_tnattn_studies.reproduce import main
 from keras_tnattn_studies.tensorized import (
     MOST_FREQUENT,
@@ -130,6 +132,23 @@ def test_the_pictures_against_the_dimension(tmp_path):
     assert (tmp_path / "tuned-dimensions.png").is_file()
     assert (tmp_path / "cost.png").is_file()
     assert "difference" not in (tmp_path / "tuned.md").read_text()
+
+
+def test_bars_of_the_picture_are_deviations_over_seeds(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(plots, "save", lambda figure, path: figures.append(figure))
+    accuracies = {4: (0.5, 0.6, 0.7), 8: (0.9,)}
+    plots.by_dimension(
+        [
+            {"dataset": "reuters", "attention": "tsa", "dim": dim}
+            | {"attention_weights": dim, "train_accuracy": 1.0, "test_accuracy": accuracy}
+            for dim, values in accuracies.items()
+            for accuracy in values
+        ],
+        tmp_path / "dimensions.png",
+    )
+    bars = figures[0].axes[2].containers[0].lines[2][0].get_segments()
+    np.testing.assert_allclose(bars, [[[4, 0.5], [4, 0.7]], [[8, 0.9], [8, 0.9]]])
 
 
 def test_a_study_continues(tmp_path, monkeypatch, capsys):
