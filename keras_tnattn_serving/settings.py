@@ -37,8 +37,7 @@ class Settings:
     # A server that has computed a batch for longer is not ready.
     deadline_s: float = _limit(30.0, "seconds after which a request is answered with status 504")
     max_body: int = _limit(
-        4 * 1024 * 1024,
-        "maximum size of a request's body in bytes, unpacked if it is compressed",
+        4 * 1024 * 1024, "maximum size of a request's body in bytes, unpacked if it is compressed"
     )
     max_answer: int = _limit(64 * 1024 * 1024, "maximum size of an answer in bytes")
     max_instances: int = _limit(1024, "maximum number of rows in a request")

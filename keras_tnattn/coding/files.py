@@ -98,7 +98,7 @@ def write_model(folder: Path, path: Path, custom_objects: Mapping[str, Any] | No
     head = struct.pack("<4sI", _MAGIC, _VERSION) + hashlib.sha256(checked).digest()
     path.write_bytes(head + checked)
     file = _File.of(path.read_bytes())
-    file.check_layers(custom_objects)
+    file.check_layers(custom_objects, safe_mode=False)
     for array, value in file.values():
         if value.tobytes() != _value(folder, array).tobytes():
             raise ValueError(f"{array.name} changed in {path}")
@@ -106,7 +106,7 @@ def write_model(folder: Path, path: Path, custom_objects: Mapping[str, Any] | No
 
 
 def load_model(
-    path: str | os.PathLike, custom_objects: Mapping[str, Any] | None = None
+    path: str | os.PathLike, custom_objects: Mapping[str, Any] | None = None, safe_mode: bool = True
 ) -> keras.Model:
     """Loads the model of a `.tnz` file, the same as that of the `.keras` file.
 
@@ -117,6 +117,7 @@ def load_model(
     Args:
         path: The file.
         custom_objects: As for `keras.models.load_model`. Default: none.
+        safe_mode: As for `keras.models.load_model`; `False` runs code of `Lambda` layers.
 
     Returns:
         A Keras model, compiled if the one that was saved was.
@@ -150,10 +151,10 @@ def load_model(
     data = Path(path).read_bytes()
     try:
         file = _File.of(data)
-        file.check_layers(custom_objects)
+        file.check_layers(custom_objects, safe_mode)
         with tempfile.TemporaryDirectory() as name:
             file.unpack(Path(name))
-            return keras.models.load_model(name, custom_objects)
+            return keras.models.load_model(name, custom_objects, safe_mode=safe_mode)
     except MemoryError:
         raise
     except Exception as error:  # whatever Keras raises of a config that it did not write
@@ -207,7 +208,7 @@ class _File:
             for array, value in zip(group, values, strict=True):
                 yield array, value.reshape(array.shape)
 
-    def check_layers(self, custom_objects: Mapping[str, Any] | None) -> None:
+    def check_layers(self, custom_objects: Mapping[str, Any] | None, safe_mode: bool) -> None:
         """Compares the shapes of the arrays with those of the layers, which take no memory."""
         (config,) = (
             arrays.decode(code, method, group[0].type, group[0].shape).tobytes()
@@ -225,7 +226,7 @@ class _File:
                         known[name] = found
             return {**entry, "stateful": False} if entry.get("stateful") is True else entry
 
-        shapes = _shapes(json.loads(config, object_hook=read), known)
+        shapes = _shapes(json.loads(config, object_hook=read), known, safe_mode)
         held = [array for group, _, _ in self.parts for array in group if array.dtype]
         missing = shapes - collections.Counter(array.shape for array in held)
         if missing:
@@ -249,14 +250,14 @@ class _File:
 
 
 def _shapes(
-    config: dict[str, Any], custom_objects: Mapping[str, Any] | None
+    config: dict[str, Any], custom_objects: Mapping[str, Any], safe_mode: bool
 ) -> collections.Counter[tuple[int, ...]]:
     """Returns the shapes of the weights of a model by its config, without making the weights."""
 
     def build() -> collections.Counter[tuple[int, ...]]:
         with keras.StatelessScope(initialize_variables=False):
             model = keras.saving.deserialize_keras_object(
-                {**config, "compile_config": None}, custom_objects
+                {**config, "compile_config": None}, custom_objects, safe_mode
             )
         return collections.Counter(tuple(weight.shape) for weight in model.weights)
 

@@ -1,6 +1,7 @@
 """Builds the small model from a plan and a choice."""
 
 import dataclasses
+import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -19,7 +20,9 @@ from keras_tnattn.compression.rounding import (
     start_from_integers,
     with_integers_of,
 )
+from keras_tnattn.errors import cause_of
 
+_log = logging.getLogger(__name__)
 # A mean of a batch normalization changes at most by this share of the deviation.
 _MOST_CHANGE = 0.01
 
@@ -136,11 +139,13 @@ def compile_like(original: Inventory, small: keras.Model) -> None:
     """Compiles a small model as the original is, if Keras can save how that is."""
     model = original.model
     custom = type(model).compile is not keras.Model.compile
-    if not model.compiled or (
-        custom and type(model).compile_from_config is keras.Model.compile_from_config
-    ):
+    by_config = type(model).compile_from_config is not keras.Model.compile_from_config
+    if small.compiled or not model.compiled or (custom and not by_config):
         return
-    with keras.saving.custom_object_scope(custom_objects(original)):
-        config = model.get_compile_config()
-        if config:
-            small.compile_from_config(config)
+    try:
+        with keras.saving.custom_object_scope(custom_objects(original)):
+            config = model.get_compile_config()
+            if config:
+                small.compile_from_config(config)
+    except (TypeError, ValueError) as error:
+        _log.warning("the small model is not compiled as %s is: %s", model.name, cause_of(error))

@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_tnattn import coding
 from keras_tnattn.compression import calibration
@@ -20,7 +21,7 @@ from keras_tnattn.compression.calibration import Data
 from keras_tnattn.compression.candidates import byte_count
 from keras_tnattn.compression.choosing import Choice, Chooser
 from keras_tnattn.compression.comparing import Comparison
-from keras_tnattn.compression.copying import check_copy, copy_of, example_inputs
+from keras_tnattn.compression.copying import check_copy, copy_of, custom_objects, example_inputs
 from keras_tnattn.compression.counting import Change, FlipCount, MeanChange, Promising
 from keras_tnattn.compression.formats import FORMATS
 from keras_tnattn.compression.goals import (
@@ -138,29 +139,30 @@ class CompressionResult:
         Raises:
             ValueError: If the result is the original model, a number is not positive, the dataset
                 does not fit the model, the model has no layer of a name in `outputs`, labels are
-                missing for `label_weight`, or the loss, a weight or the metric becomes infinite or
-                NaN. The model then keeps its weights.
+                missing for `label_weight`, the model was trained since or is frozen, or the loss, a
+                weight or the metric becomes infinite or NaN. The model then keeps its weights.
         """
         if self.model is self._original.model:
             raise ValueError(f"Expected a model that became smaller. Received: {self.model.name}")
+        if self._vectors and self._vectors != _vectors(self.model):
+            raise ValueError(
+                "Expected a model that was not trained since it was compressed, because healing "
+                "begins with its floats: heal it before you train it. Received: "
+                f"{self.model.name}, which was trained"
+            )
         how = Healing(epochs, learning_rate, batch_size, label_weight, loss, as_tuple(outputs))
         floating = self._assembly.floating.model
         before = floating.get_weights()
         try:
-            with printing(self._verbose):
-                losses = heal(
-                    floating,
-                    self._original.model,
-                    dataset,
-                    how,
-                    self.renumber,
-                    self._assembly.roundings,
-                )
-            healed = self._assembly.quantized_again()
-            if self._suffix == ".tnz":
-                shorten_vectors(Inventory.of(healed), self._assembly.quantize)
-            metric = self._comparison.metric_of(healed)
-            error, rows = self._error_of(healed)
+            scope = keras.saving.custom_object_scope(custom_objects(self._original))
+            with printing(self._verbose), scope:
+                teacher, roundings = self._original.model, self._assembly.roundings
+                losses = heal(floating, teacher, dataset, how, self.renumber, roundings)
+                healed = self._assembly.quantized_again()
+                if self._suffix == ".tnz":
+                    shorten_vectors(Inventory.of(healed), self._assembly.quantize)
+                metric = self._comparison.metric_of(healed)
+                error, rows = self._error_of(healed)
         except BaseException:  # also of Ctrl-C
             floating.set_weights(before)
             raise
@@ -214,6 +216,7 @@ class CompressionResult:
 
     def _report_model(self, model: keras.Model, **values: Any) -> None:
         """Notes values of a finished model, and the size of its file."""
+        self._vectors = _vectors(model) if self._assembly.quantize else []
         changed = any(row.format != "kept" for row in self.report.layers)
         size = file_bytes(model, self._suffix) if changed else None
         self.report = dataclasses.replace(self.report, file_bytes=size, **values)
@@ -504,23 +507,22 @@ def compress(
         max_resident=max_resident,
     )
     if coded:
-        if bits is not None:
-            raise ValueError(f"Expected coded without bits. Received: coded=True, bits={bits}")
-        if max_resident is not None:
-            raise ValueError(
-                "Expected coded without a bound of the file that a runtime reads. Received: "
-                f"coded=True, max_resident={max_resident}"
-            )
+        for name, value in (("bits", bits), ("max_resident", max_resident)):
+            if value is not None:
+                received = f"coded=True, {name}={value}"
+                raise ValueError(f"Expected coded without {name}. Received: {received}")
         coding.arrays.coder()
-    metric = None if metric is None else finite(metric)
-    goal = goal_of(target, tolerance, metric, max_drop, max_flips, max_change, change, confidence)
     _check_model(model)
+    original = Inventory.of(model)
+    prepare = functools.partial(compile_like, original)
+    metric = None if metric is None else finite(metric, prepare)
+    goal = goal_of(target, tolerance, metric, max_drop, max_flips, max_change, change, confidence)
     check_together(goal, options, data, metric)
     promised = None
     if isinstance(goal, Promising):
         promised = PromisedRows(goal, data, model, batch_size)
         data = promised.planning_inputs
-    with printing(verbose):
+    with printing(verbose), keras.saving.custom_object_scope(custom_objects(original)):
         return _compress_model(model, goal, options, _read(data, model, options), metric, promised)
 
 
@@ -604,6 +606,11 @@ def _renumbered(id_orders: Mapping[str, np.ndarray], inputs: Any) -> Any:
     if not id_orders:
         return inputs
     return renumber_ids(inputs, np.argsort(next(iter(id_orders.values()))))
+
+
+def _vectors(model: keras.Model) -> list[int]:
+    """Returns hashes of what `fit` may change: of layers with integers that is no kernels."""
+    return [hash(ops.convert_to_numpy(weight).tobytes()) for weight in model.trainable_weights]
 
 
 def _check_model(model: Any) -> None:

@@ -121,9 +121,10 @@ def custom_objects(original: Inventory) -> dict[str, Any]:
     for layer in original.layers:
         for thing in (layer, *contents(layer)):
             add(thing)
-    for name in ("loss", "optimizer"):
+    for name in ("loss", "optimizer", "metrics"):
         for entry in entries(getattr(original.model, name, None)):
-            add(entry)
+            for thing in entries([entry, getattr(entry, "__dict__", {})]):
+                add(thing)
     return {name: thing for name, thing in objects.items() if name.isidentifier() or ">" in name}
 
 

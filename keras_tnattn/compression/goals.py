@@ -242,11 +242,12 @@ class Options:
         return any(re.search(pattern, layer.name) for pattern in as_tuple(self.filters))
 
 
-def finite(metric: Metric) -> Metric:
-    """Returns a metric that refuses values which are not finite."""
+def finite(metric: Metric, prepare: Callable[[keras.Model], None]) -> Metric:
+    """Returns a metric of models that are prepared, which refuses values that are not finite."""
 
     @functools.wraps(metric)
     def number_of(model: keras.Model) -> float:
+        prepare(model)
         value = float(metric(model))
         if not math.isfinite(value):
             raise ValueError(f"Expected a finite metric. Received: metric(model)={value}")

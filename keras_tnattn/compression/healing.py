@@ -99,11 +99,13 @@ def heal(
     losses, optimizer = [], keras.optimizers.Adam(rate)
     rng = np.random.default_rng(0)
     student, answers = _Student(model, kernels), _Teacher(teacher)
+    if not student.trainable_variables:
+        raise ValueError(f"Expected trainable weights. Received: {model.name}, which is frozen")
     num_inputs = number_of_inputs(teacher)
     steps, step = how.epochs * _number_of_batches(dataset, how.batch_size, num_inputs), 0
     for epoch in range(how.epochs):
         total, count = 0.0, 0
-        for inputs, labels in _batches(dataset, how.batch_size, num_inputs, rng):
+        for inputs, labels in _batches(dataset, how, num_inputs, rng):
             with data_errors():
                 targets = answers(inputs)
             probabilities = are_probabilities(targets)
@@ -195,24 +197,26 @@ def _number_of_batches(dataset: Any, batch_size: int, num_inputs: int | None) ->
 
 
 def _batches(
-    dataset: Any, batch_size: int, num_inputs: int | None, rng: np.random.Generator
+    dataset: Any, how: Healing, num_inputs: int | None, rng: np.random.Generator
 ) -> Iterator[tuple[Any, np.ndarray | None]]:
+    """Yields inputs and, if they count, labels, which can otherwise have any structure."""
     if not are_arrays(dataset):
         for batch in iterate(dataset):
             inputs, labels = inputs_and_labels(batch, num_inputs)
             to_numpy = ops.convert_to_numpy
             yield (
                 keras.tree.map_structure(to_numpy, inputs),
-                None if labels is None else to_numpy(labels),
+                None if labels is None or not how.label_weight else to_numpy(labels),
             )
         return
     inputs, labels = inputs_and_labels(dataset, num_inputs)
     inputs = keras.tree.map_structure(np.asarray, inputs)
+    labels = None if labels is None or not how.label_weight else np.asarray(labels)
     order = rng.permutation(len(keras.tree.flatten(inputs)[0]))
-    for start in range(0, len(order), batch_size):
-        rows = order[start : start + batch_size]
+    for start in range(0, len(order), how.batch_size):
+        rows = order[start : start + how.batch_size]
         chosen = keras.tree.map_structure(lambda a, rows=rows: a[rows], inputs)
-        yield chosen, None if labels is None else np.asarray(labels)[rows]
+        yield chosen, None if labels is None else labels[rows]
 
 
 def _mix_labels(

@@ -55,10 +55,11 @@ def file_bytes(model: keras.Model, suffix: str = ".keras") -> int:
 
 
 def _write(model: keras.Model, path: Path, folder: Path) -> int:
-    with _new_optimizer(model):
+    known = custom_objects(Inventory.of(model))
+    with keras.saving.custom_object_scope(known), _new_optimizer(model):
         model.save(folder, zipped=False)
     if path.suffix == ".tnz":
-        return coding.write_model(folder, path, custom_objects(Inventory.of(model)))
+        return coding.write_model(folder, path, known)
     weights = folder / _WEIGHTS
     _make_compact(weights)
     lzma = weights.stat().st_size <= _MOST_FOR_LZMA

@@ -103,20 +103,13 @@ def file_costs(path: str | os.PathLike, model: keras.Model, example: Tensors = N
 def _measure(path: str, example: Any) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         inputs = Path(folder, "inputs.npz")
-        np.savez(inputs, **_by_name(example))
+        np.savez(inputs, **{f"{n:03}": x for n, x in enumerate(keras.tree.flatten(example))})
         command = [sys.executable, "-m", "keras_tnattn_runtime.measuring", path, str(inputs)]
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["unknown"])[-1]
         raise RuntimeError(f"Could not run {path} in a process of its own: {reason}")
     return json.loads(done.stdout.splitlines()[-1])
-
-
-def _by_name(inputs: Any) -> Mapping[str, Any]:
-    """Returns inputs by name, or else in their order."""
-    if isinstance(inputs, Mapping):
-        return inputs
-    return {f"{n:03}": array for n, array in enumerate(keras.tree.flatten(inputs))}
 
 
 def file_outputs(path: str | os.PathLike) -> Callable[[Any], list[np.ndarray]]:

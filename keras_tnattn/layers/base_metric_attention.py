@@ -133,6 +133,10 @@ class BaseMetricAttention(BaseLayer):
         """The dtype of queries, keys, metric and scores: float32, or float64."""
         return at_least_float32(self.variable_dtype)
 
+    def __call__(self, query: Any, value: Any = None, *args: Any, **kwargs: Any) -> Any:
+        # `call` gets copies, of which it cannot tell that they are one tensor.
+        return super().__call__(query, None if value is query else value, *args, **kwargs)
+
     def _tensors(self, arguments: dict[str, Any]) -> dict[str, Any]:
         # What stands in for a missing value has its length.
         value = arguments["query"] if arguments["value"] is None else arguments["value"]
@@ -154,7 +158,7 @@ class BaseMetricAttention(BaseLayer):
         mask: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Any:
-        self_attention = value is None or value is query
+        self_attention = value is None
         value = query if value is None else value
         key = value if key is None else key
         query_mask = mask if query_mask is None else query_mask

@@ -128,7 +128,7 @@ class MPSClassifier(BaseLayer):
             # Known here even if it is not in the trace.
             length = self.num_sites
             inputs = ops.reshape(inputs, (batch, length, dim))
-            mask = None if mask is None else ops.reshape(mask, (batch, length))
+            mask = None if mask is None else ops.reshape(mask, (-1, length))
         bond = self.bond_dim
         real = ops.any(inputs != 0, axis=-1)
         if mask is not None:

@@ -213,7 +213,7 @@ class TNAttention(BaseLayer):
             # Known here even if it is not in the trace.
             length = self.num_sites
             inputs = ops.reshape(inputs, (batch, length, dim))
-            mask = None if mask is None else ops.reshape(mask, (batch, length))
+            mask = None if mask is None else ops.reshape(mask, (-1, length))
         phi, matrices = self._chain(inputs, mask)
         if use_causal_mask:
             left = scan.left_contexts(matrices, bool(self.normalize))

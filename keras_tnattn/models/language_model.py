@@ -11,6 +11,7 @@ from keras_tnattn.layers import SinusoidalPositionEncoding, TransformerDecoder
 from keras_tnattn.layers.embedding_scale import EmbeddingScale
 from keras_tnattn.models.embeddings import make_embedding
 from keras_tnattn.models.language_model_attentions import attention_maker
+from keras_tnattn.ops.precision import at_least_float32
 from keras_tnattn.typing import Tensor
 
 FEEDFORWARDS = ("relu", "swiglu")
@@ -63,8 +64,9 @@ class LanguageModel(keras.Model):
         name: str = "language_model",
         **kwargs: Any,
     ) -> None:
-        scale = EmbeddingScale(name="embedding_scale")
-        embedding_dropout = keras.layers.Dropout(dropout, name="embedding_dropout")
+        dtype = embedding.dtype_policy
+        scale = EmbeddingScale(name="embedding_scale", dtype=dtype)
+        embedding_dropout = keras.layers.Dropout(dropout, name="embedding_dropout", dtype=dtype)
         ids = keras.Input((None,), dtype="int32", name="ids")
         # Keras passes the mask of the embedding on to the layers.
         x = scale(embedding(ids))
@@ -273,7 +275,7 @@ def language_model(
         return keras.layers.LayerNormalization(epsilon=1e-6, name=name) if wanted else None
 
     # The softmax over the vocabulary needs float32 under mixed precision, too.
-    wide = "float64" if keras.config.floatx() == "float64" else "float32"
+    wide = at_least_float32(keras.config.floatx())
     logits = None if tie_logits else keras.layers.Dense(vocabulary_size, dtype=wide, name="logits")
     return LanguageModel(
         make_embedding(embedding, vocabulary_size, model_dim, embedding_tt_ranks, "embedding"),

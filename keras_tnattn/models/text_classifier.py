@@ -11,6 +11,7 @@ from keras_tnattn.layers.base_transformer import feedforward_map
 from keras_tnattn.layers.residual_attention import ResidualAttention
 from keras_tnattn.models.attentions import ATTENTIONS, attend, copies_of, find_attention
 from keras_tnattn.models.embeddings import make_embedding, make_position_encoding
+from keras_tnattn.ops.precision import at_least_float32
 from keras_tnattn.typing import Tensor
 
 
@@ -150,7 +151,7 @@ def text_classifier(
         x = keras.layers.Dropout(dropout, name="hidden_dropout")(x)
     # The probabilities are in float32 under mixed precision, too.
     outputs = keras.layers.Dense(
-        num_classes, activation="softmax", dtype="float32", name="probabilities"
+        num_classes, "softmax", dtype=at_least_float32(keras.config.floatx()), name="probabilities"
     )(x)
     return keras.Model(ids, outputs, name="text_classifier")
 

@@ -9,6 +9,7 @@ from keras_tnattn.checks import check_int
 from keras_tnattn.layers import TransformerDecoder, TransformerEncoder
 from keras_tnattn.models.embeddings import make_embedding, make_position_encoding
 from keras_tnattn.models.translator_attentions import attention_makers
+from keras_tnattn.ops.precision import at_least_float32
 from keras_tnattn.typing import Tensor
 
 
@@ -63,8 +64,9 @@ class Translator(keras.Model):
         name: str = "translator",
         **kwargs: Any,
     ) -> None:
-        source_dropout = keras.layers.Dropout(dropout, name="source_dropout")
-        target_dropout = keras.layers.Dropout(dropout, name="target_dropout")
+        dtype = source_embedding.dtype_policy
+        source_dropout = keras.layers.Dropout(dropout, name="source_dropout", dtype=dtype)
+        target_dropout = keras.layers.Dropout(dropout, name="target_dropout", dtype=dtype)
         source = keras.Input((None,), dtype="int32", name="source")
         target = keras.Input((None,), dtype="int32", name="target")
         # Keras passes the masks of the embeddings on to the layers.
@@ -352,5 +354,6 @@ def translator(
         for i in range(num_layers)
     ]
     # The softmax over the vocabulary needs float32 under mixed precision, too.
-    logits = keras.layers.Dense(target_vocabulary_size, dtype="float32", name="logits")
+    wide = at_least_float32(keras.config.floatx())
+    logits = keras.layers.Dense(target_vocabulary_size, dtype=wide, name="logits")
     return Translator(*source_layers, encoders, *target_layers, decoders, logits, dropout)

@@ -226,7 +226,9 @@ class Edges:
         """Sums the messages `(B E', ...)` that each node receives; returns `(B L, ...)`."""
         valid = ops.reshape(self.valid, (-1, *[1] * (len(messages.shape) - 1)))
         messages = ops.where(valid, messages, ops.zeros_like(messages))
-        return ops.segment_sum(messages, self.receivers, num_segments=self.num_nodes)
+        # Hubs sum more terms than half precision holds.
+        sums = ops.segment_sum(widen(messages), self.receivers, num_segments=self.num_nodes)
+        return ops.cast(sums, messages.dtype)
 
     def softmax(self, scores: Tensor) -> Tensor:
         """Normalizes scores `(B E', H)` over the edges of each receiver; dropped edges get 0."""

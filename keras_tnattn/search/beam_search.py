@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 from keras.tree import map_structure
 
+from keras_tnattn.models.language_model import LanguageModel
 from keras_tnattn.search.loop import Search, State, gather, unless_done, write
 from keras_tnattn.search.model_steps import decoding_steps
 from keras_tnattn.search.steps import Steps
@@ -127,7 +128,8 @@ class BeamSearch(Search):
             batch_size: Number of sequences that are searched together. Defaults to 32.
 
         Raises:
-            ValueError: If `source` is not of this shape, or an id is not in the vocabulary.
+            ValueError: If `source` is not of this shape, an id is not in the vocabulary, or a
+                language model gets an empty prompt or less than the tokens that it reads.
         """
         source = np.asarray(source)
         if source.ndim != 2:
@@ -138,7 +140,11 @@ class BeamSearch(Search):
             np.zeros((len(source), self.beam_size), "float32"),
             np.zeros((len(source), self.beam_size), bool),
         )
-        for numbers, done, state in self._run(self._rows("source", source), batch_size):
+        if isinstance(self.model, LanguageModel):
+            rows = self._prompts("source", source, self.extra_tokens, "extra_tokens")
+        else:
+            rows = self._rows("source", source)
+        for numbers, done, state in self._run(rows, batch_size):
             best, count = state["best"], len(numbers)
             # Prompts are padded on their left.
             ids = best["ids"][:count][done][..., self._num_skipped(state) :]

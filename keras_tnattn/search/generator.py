@@ -132,7 +132,7 @@ class Generator(Search):
             ValueError: If a prompt is empty, has an id that is not in the vocabulary, or is longer,
                 with the tokens to be generated, than the model's `max_length`.
         """
-        rows = self._prompts(prompts)
+        rows = self._prompts("prompts", prompts, self.max_new_tokens, "max_new_tokens")
         ids = np.zeros((len(rows), self.max_new_tokens), "int32")
         finished = np.zeros(len(rows), bool)
         for running, done, state in self._run(rows, batch_size, self._noise):
@@ -150,29 +150,10 @@ class Generator(Search):
             ValueError: As in `__call__`.
         """
         position = None
-        for _, _, state in self._run(self._prompts([prompt]), 1, self._noise, steps_at_once=1):
+        rows = self._prompts("prompts", [prompt], self.max_new_tokens, "max_new_tokens")
+        for _, _, state in self._run(rows, 1, self._noise, steps_at_once=1):
             position = int(state["first"]) + 1 if position is None else position + 1
             yield int(state["live"]["ids"][0, 0, position])
-
-    def _prompts(self, prompts: Any) -> list[np.ndarray]:
-        rows = self._rows("prompts", prompts)
-        for number, row in enumerate(rows):
-            if not len(row):
-                raise ValueError(f"Expected prompts of at least one id. Received: none in {number}")
-        longest = max(map(len, rows), default=0)
-        limit = getattr(self.model, "max_length", None)
-        if limit is not None and self.max_new_tokens >= limit:
-            raise ValueError(
-                f"Expected fewer new tokens than the model reads, {limit}. "
-                f"Received: max_new_tokens={self.max_new_tokens}"
-            )
-        if limit is not None and longest + self.max_new_tokens > limit:
-            raise ValueError(
-                f"Expected prompts of at most {limit - self.max_new_tokens} ids, as the model "
-                f"reads {limit} and max_new_tokens={self.max_new_tokens}. "
-                f"Received: one of {longest}"
-            )
-        return rows
 
     def _noise(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         if self.temperature == 0:

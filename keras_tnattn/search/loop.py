@@ -120,6 +120,25 @@ class Search(abc.ABC):
             },
         }
 
+    def _prompts(self, name: str, prompts: Any, new: int, option: str) -> list[np.ndarray]:
+        """Returns the ids of prompts which leave the model room for `new` ones."""
+        rows = self._rows(name, prompts)
+        for number, row in enumerate(rows):
+            if not len(row):
+                raise ValueError(f"Expected prompts of at least one id. Received: none in {number}")
+        longest = max(map(len, rows), default=0)
+        limit = getattr(self.model, "max_length", None)
+        if limit is not None and new >= limit:
+            raise ValueError(
+                f"Expected fewer new tokens than the model reads, {limit}. Received: {option}={new}"
+            )
+        if limit is not None and longest + new > limit:
+            raise ValueError(
+                f"Expected prompts of at most {limit - new} ids, as the model reads {limit} and "
+                f"{option}={new}. Received: one of {longest}"
+            )
+        return rows
+
     def _rows(self, name: str, inputs: Any) -> list[np.ndarray]:
         """Checks ids, a padded array `(B, S)` or a list of sequences, and removes the padding."""
         size = self.steps.input_vocabulary_size

@@ -567,7 +567,9 @@ def round_to_groups(
     values = ops.cast(matrix, "float32")
     shared = [ops.convert_to_tensor(part) for part in parts[1:]]
     steps, offsets = _steps_and_zeros(shared, values.shape[axis], bits, group_size, axis)
-    numbers = ops.clip(ops.round(values / steps) + offsets, 0, 2**bits - 1)
+    # Symmetric ones stay so: see `_lowest`.
+    lowest = ops.cast(ops.all(offsets == 128), "float32")
+    numbers = ops.clip(ops.round(values / steps) + offsets, lowest, 2**bits - 1)
     return numbers, (numbers - offsets) * steps
 
 

@@ -6,6 +6,7 @@ layer's own `call`, which stays as it is, or by other code. Inputs are not round
 """
 
 import math
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,7 +33,7 @@ class Kernel:
             return self
         if self.name not in vars(layer).get("_kernel_shapes", {}):
             raise AttributeError(f"You must build the layer before accessing `{self.name}`.")
-        kernels = vars(layer).get("_kernels_of_loop") or {}
+        kernels = vars(layer).get(_of_thread("_kernels_of_loop")) or {}
         kernel = kernels.get(self.name)
         return layer.restored_kernel(self.name) if kernel is None else kernel
 
@@ -47,6 +48,11 @@ def note_shape(layer: keras.layers.Layer, name: str, shape: Shape) -> None:
     layer.__dict__["_kernel_shapes"] = shapes
 
 
+def _of_thread(name: str) -> str:
+    """Returns the name of an attribute that each thread has for itself."""
+    return f"{name}_{threading.get_ident()}"
+
+
 class LoopKernels(keras.layers.Layer):
     """A cell with restored kernels, which a `keras.layers.RNN` calls in a loop over the steps.
 
@@ -55,23 +61,23 @@ class LoopKernels(keras.layers.Layer):
     """
 
     def get_dropout_mask(self, step_input: Tensor) -> Tensors:
-        if not vars(self).get("_in_step"):
+        if not vars(self).get(_of_thread("_in_step")):
             # Not by `setattr`, which would track the dict.
-            self.__dict__["_kernels_of_loop"] = None
+            self.__dict__.pop(_of_thread("_kernels_of_loop"), None)
             kernels = {name: getattr(self, name) for name in ("kernel", "recurrent_kernel")}
-            self.__dict__["_kernels_of_loop"] = kernels
+            self.__dict__[_of_thread("_kernels_of_loop")] = kernels
         return super().get_dropout_mask(step_input)  # type: ignore[misc]
 
     def reset_dropout_mask(self) -> None:
-        self.__dict__["_kernels_of_loop"] = None
+        self.__dict__.pop(_of_thread("_kernels_of_loop"), None)
         super().reset_dropout_mask()  # type: ignore[misc]
 
     def call(self, *args: Any, **kwargs: Any) -> Tensors:
-        self.__dict__["_in_step"] = True
+        self.__dict__[_of_thread("_in_step")] = True
         try:
             return super().call(*args, **kwargs)
         finally:
-            self.__dict__["_in_step"] = False
+            del self.__dict__[_of_thread("_in_step")]
 
 
 class IntegerKernels(keras.layers.Layer):

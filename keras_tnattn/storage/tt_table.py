@@ -15,7 +15,7 @@ import numpy as np
 from keras import ops
 
 from keras_tnattn.ops import tensor_train
-from keras_tnattn.ops.precision import matmul
+from keras_tnattn.ops.precision import matmul, widen
 from keras_tnattn.typing import Tensor
 
 # The most rows that are not halved any more when similar ones are made neighbors, the rows of a
@@ -109,13 +109,13 @@ def tt_rows(ids: Tensor, cores: Sequence[Tensor], blocks: Sequence[int]) -> Tens
     for size, stop in reversed(list(zip(blocks, stops, strict=True))):
         block = tensor_train.merge(cores[stop - size : stop])
         rank, num_rows, width, next_rank = block.shape
-        # (V_b, R D_b, R'): R' is summed with the rows of the blocks to the right. Multiplying by 1
-        # keeps the gradient dense if the block is a single core.
-        table = ops.reshape(
-            ops.transpose(ops.multiply(block, 1), (1, 0, 2, 3)), (num_rows, -1, next_rank)
-        )
+        # (V_b, R D_b, R'): R' is summed with the rows of the blocks to the right.
+        table = ops.reshape(ops.transpose(block, (1, 0, 2, 3)), (num_rows, -1, next_rank))
+        # Multiplying by 1 keeps the gradient dense, and in float32, as it sums many terms.
+        wide = ops.multiply(widen(table), 1)
         # The first digit of an id beyond the last row has no entry, which is an error on a CPU.
-        entries = ops.take(table, digits % num_rows if stop > size else digits, axis=0)
+        entries = ops.take(wide, digits % num_rows if stop > size else digits, axis=0)
+        entries = ops.cast(entries, table.dtype)
         digits = digits // num_rows
         columns *= width
         # (ids, R D_b, R') @ (ids, R', D_done) -> (ids, R, D_b D_done)

@@ -78,6 +78,14 @@ def test_classes_of_the_caller_are_given(tmp_path):
         load_model(tmp_path / "model.tnz")
 
 
+def test_lambdas_are_saved_and_loaded_on_request(tmp_path):
+    model = keras.Sequential([keras.Input((3,)), layers.Lambda(lambda x: 2 * x), layers.Dense(2)])
+    save_model(model, tmp_path / "model.tnz")
+    assert_same(model, load_model(tmp_path / "model.tnz", safe_mode=False))
+    with pytest.raises(ValueError, match="safe_mode=False"):
+        load_model(tmp_path / "model.tnz")
+
+
 def test_a_changed_byte_is_refused(saved, tmp_path):
     data, path = saved.read_bytes(), tmp_path / "changed.tnz"
     places = {*range(HEAD.size), *RNG.integers(0, len(data), 300).tolist()}

@@ -176,6 +176,14 @@ def test_two_inputs_are_healed_as_they_are_compressed(make):
     assert len(result.heal(make((A, B)))) == 1
 
 
+def test_labels_that_do_not_count_have_any_structure():
+    inputs = keras.Input((A.shape[1],))
+    hidden = keras.layers.Dense(64)(inputs)
+    model = keras.Model(inputs, {"p": keras.layers.Dense(8)(hidden), "q": hidden})
+    result = compress(model, target=1.5, data=A, formats="low_rank")
+    assert len(result.heal((A, {"p": Y, "q": A}), learning_rate=1e-9)) in (0, 1)
+
+
 def test_a_list_of_batches_is_refused_everywhere():
     with pytest.raises(ValueError, match="each of the 1 inputs"):
         compress(one_input(), target=1.5, data=[A, B])

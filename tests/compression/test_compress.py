@@ -595,16 +595,45 @@ def test_a_choice_that_is_too_large_is_made_smaller(monkeypatch):
     assert compress(model, target=2.0, data=IDS).report.ratio >= 2
 
 
+class Rate(keras.optimizers.schedules.LearningRateSchedule):
+    def __call__(self, step):
+        return 1e-3
+
+    def get_config(self):
+        return {}
+
+
+def first_output(labels, outputs):
+    return outputs[:, 0]
+
+
+def cut_off(x):
+    return keras.ops.relu(x)
+
+
+@pytest.mark.filterwarnings("ignore:The object being serialized includes a `lambda`")
 def test_a_compiled_model_comes_back_compiled_and_loads(tmp_path):
-    model = sequential()
-    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
-    model.fit(IDS, np.zeros(len(IDS)), verbose=0)
-    small = compress(model, target=2.0, data=IDS).model
-    small.save(tmp_path / "small.keras")
-    loaded = keras.models.load_model(tmp_path / "small.keras")
-    for evaluated in (small, loaded):
-        scores = evaluated.evaluate(IDS, np.zeros(len(IDS)), verbose=0, return_dict=True)
-        assert set(scores) == {"loss", "accuracy"}
+    model, labels = sequential(), np.zeros(len(IDS))
+    model.add(keras.layers.Dense(64, cut_off))
+    metrics = ["accuracy", first_output]
+    optimizer = keras.optimizers.Adam(Rate())
+    model.compile(optimizer, "sparse_categorical_crossentropy", metrics=metrics)
+    model.fit(IDS, labels, verbose=0)
+    options = {"metric": lambda small: -small.evaluate(IDS, labels, verbose=0)[0], "max_drop": 9}
+    result = compress(model, data=IDS, bits=8, formats=(), **options)
+    assert [row.bits for row in result.report.layers] == [8] * 4
+    result.heal(IDS)
+    result.save(tmp_path / "small.keras")
+    own = {"Rate": Rate, "first_output": first_output, "cut_off": cut_off}
+    loaded = keras.models.load_model(tmp_path / "small.keras", own)
+    for evaluated in (result.model, loaded):
+        scores = evaluated.evaluate(IDS, labels, verbose=0, return_dict=True)
+        assert set(scores) == {"loss", "accuracy", "first_output"}
+    result.model.fit(IDS, labels, verbose=0)
+    with pytest.raises(ValueError, match="which was trained"):
+        result.heal(IDS)
+    model.compile("adam", lambda labels, outputs: keras.ops.mean(outputs))  # Keras cannot save it
+    assert not compress(model, target=3.0, data=IDS).model.compiled
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")

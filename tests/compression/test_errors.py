@@ -80,6 +80,9 @@ def test_numbers_of_healing_out_of_range():
         with pytest.raises(ValueError, match=f"{name}={value}"):
             result.heal(np.ones((4, 64), "float32"), **{name: value})
     assert_same_arrays(before, result.model.get_weights())
+    model.trainable = False
+    with pytest.raises(ValueError, match="trainable weights"):
+        compress(model, bits=8).heal(np.ones((4, 64), "float32"))
 
 
 def test_large_tables_are_measured_in_parts(monkeypatch):

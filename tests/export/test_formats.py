@@ -19,6 +19,7 @@ from keras_tnattn.export import (
     export_onnx,
     export_openvino,
     export_saved_model,
+    file_costs,
     file_sizes,
     formats,
     running,
@@ -151,6 +152,7 @@ def test_a_file_that_computes_something_else_is_not_kept(form, tmp_path):
         (np.ones((3, 1)), True),
         (np.ones((1, 3, 2)), True),
         (np.full((3, 2), np.nan), True),
+        (np.full((3, 2), -np.inf), True),
     ],
 )
 def test_outputs_agree_in_values_and_shape(outputs, differ):
@@ -160,6 +162,23 @@ def test_outputs_agree_in_values_and_shape(outputs, differ):
     raises = pytest.raises(ValueError, match="computes something else")
     with raises if differ else contextlib.nullcontext():
         running.Expected(model, [np.zeros(3)]).check(lambda inputs: [outputs])
+
+
+def test_infinities_of_masked_classes_agree():
+    outputs = np.array([[1.0, -np.inf], [2.0, -np.inf]] * 8)
+    expected = running.Expected(lambda inputs: outputs, [np.zeros(16)])
+    expected.check(lambda inputs: [outputs])
+    assert expected.error(lambda inputs: [1.5 * outputs]) == 0.5
+    assert expected.row_error(lambda inputs: [1.5 * outputs]) == 0.5
+
+
+def test_inputs_with_other_names_are_timed_in_order(tmp_path):
+    pytest.importorskip("onnxruntime")
+    first, second = keras.Input((4,), name="second"), keras.Input((6,), name="first")
+    joined = keras.layers.Concatenate()([first, second])
+    model = keras.Model({"a": first, "b": second}, keras.layers.Dense(3)(joined))
+    path = export_onnx(model, tmp_path / "model.onnx")
+    assert file_costs(path, model, {"b": np.ones((2, 6)), "a": np.ones((2, 4))}).error < 1e-6
 
 
 class Moving(keras.layers.Layer):

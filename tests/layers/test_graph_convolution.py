@@ -261,6 +261,17 @@ def test_half_precision_normalizes_scores_in_float32():
         assert relative_error(outputs, expected) < 0.05
 
 
+def test_half_precision_sums_over_hubs_in_float32():
+    edges = np.array([[i, 0] for i in range(1, 1001)] + [[0, i] for i in range(1, 1001)])
+    options = {"use_bias": False, "kernel_initializer": "ones"}
+    for kind, *args in ((GraphConvolution, 1, "symmetric"), (GraphAttention, 1, 2)):
+        first, other = (
+            to_numpy(kind(*args, dtype=dtype, **options)(np.ones((1, 1001, 2)), edges=edges))
+            for dtype in ("mixed_bfloat16", "float32")
+        )
+        assert relative_error(first[0, :1].astype("float32"), other[0, :1]) < 0.01
+
+
 def test_half_precision_keeps_what_tells_large_scores_apart():
     # 256 + 1 is 256 in bfloat16.
     layer = GraphAttention(1, 2, self_loops=False, dtype="mixed_bfloat16")

@@ -120,6 +120,14 @@ def test_an_attention_mask_alone_keeps_padding_out_of_the_metric():
             assert (got[:, 3:] == 0).all()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_one_array_given_twice_attends_to_itself(dtype):
+    layer = PowerLawGraphAttention(2, residual_units=1, residual_dim=4, dtype=dtype)
+    x, mask = np.array(tokens(2, 5, 6)), np.arange(5) < [[5], [2]]
+    twice, once = (to_numpy(layer(*args, query_mask=mask)) for args in ((x, x), (x,)))
+    np.testing.assert_array_equal(twice, once)
+
+
 def test_cross_attention_ignores_padded_queries_and_values():
     layer = make_layer()
     query, value = tokens(2, 4, 6), tokens(2, 5, 6, seed=1)

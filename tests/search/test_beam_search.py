@@ -11,7 +11,7 @@ from slow_cases import slow_but
 from translator_runs import small_translator
 
 from keras_tnattn.layers import PowerLawGraphAttention
-from keras_tnattn.models import translator
+from keras_tnattn.models import language_model, translator
 from keras_tnattn.search.beam_search import BeamSearch
 
 START, END, EXTRA = 2, 3, 4
@@ -315,6 +315,10 @@ def test_errors():
             BeamSearch(unfit)
     with pytest.raises(ValueError, match=r"source.shape=\(4,\)"):
         BeamSearch(model)(np.ones(4, "int32"))
+    short = language_model(11, "sdpa", model_dim=8, num_heads=2, feedforward_dim=8, max_length=8)
+    for prompt, message in (([[3] * 6], "at most 5 ids"), ([[0, 0]], "at least one id")):
+        with pytest.raises(ValueError, match=f"Expected prompts of {message}"):
+            BeamSearch(short, extra_tokens=3)(np.array(prompt))
     published = PowerLawGraphAttention(2, residual_units=1, residual_dim=4, padding_in_metric=True)
     model = translator(12, 11, published, model_dim=8, feedforward_dim=8)
     with pytest.raises(ValueError, match="padding_in_metric=True"):

@@ -1,5 +1,7 @@
 """Layers of integers are the layers of Keras with rounded kernels."""
 
+import threading
+
 import keras
 import numpy as np
 import pytest
@@ -147,6 +149,15 @@ def test_recurrent_layers_run_on_cells_of_integers(name, options, tmp_path):
             step, _ = small(inputs[:, 0], states)
             np.testing.assert_allclose(to_numpy(step), outputs[:, 0], atol=1e-5)
         saved_and_loaded(model, inputs, tmp_path)
+    # In another thread, too, where a kernel of this one's loop may be out of reach.
+    small.get_dropout_mask(inputs[:, 0])
+    others = []
+    thread = threading.Thread(target=lambda: others.append(small.kernel))
+    thread.start()
+    thread.join()
+    assert others[0] is not small.kernel
+    assert small.kernel is small.kernel
+    small.reset_dropout_mask()
     # Training runs, through the dropout masks, and moves the biases alone.
     kernel = small.get_weights()
     model.compile("sgd", "mse")

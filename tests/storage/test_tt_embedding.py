@@ -96,6 +96,19 @@ def test_gradient_adds_up_over_repeated_ids():
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
+def test_half_precision_adds_up_over_many_ids():
+    def core(dtype):
+        keras.utils.set_random_seed(0)
+        layer = TTEmbedding(4, 6, (4,), (6,), (), dtype=dtype)
+        model = keras.Sequential([keras.Input((4096,), dtype="int32"), layer])
+        model.compile(keras.optimizers.SGD(100.0), "mse")
+        before = layer.get_weights()[0]
+        model.fit(np.ones((1, 4096)), np.ones((1, 4096, 6)), verbose=0)
+        return layer.get_weights()[0] - before
+
+    assert relative_error(core("mixed_bfloat16"), core("float32")) < 0.05
+
+
 def test_adam_steps_a_repeated_id_like_any_other():
     layer = TTEmbedding(4, 6, (4,), (6,), ())
     model = keras.Sequential([keras.Input((8,), dtype="int32"), layer])

@@ -87,6 +87,17 @@ def test_colors_become_grays(tmp_path):
         read_picture(path)
 
 
+def test_deep_and_transparent_pictures(tmp_path):
+    path = tmp_path / "a.png"
+    Image.fromarray(np.array([[0, 20_000, 65_535]], "uint16")).save(path)
+    np.testing.assert_allclose(read_picture(path), [[0, 78 / 255, 1]], atol=1e-6)
+    Image.fromarray(np.array([[[0, 255], [0, 0]]], "uint8"), "LA").save(path)
+    assert read_picture(path).tolist() == [[0, 1]]  # what is transparent is white
+    Image.fromarray(np.ones((2, 2), "float32")).save(tmp_path / "a.tiff")
+    with pytest.raises(ValueError, match="of 32 bits"):
+        read_picture(tmp_path / "a.tiff")
+
+
 def test_pictures_of_cameras_stand_upright(tmp_path):
     """Cameras store how they were held: 6 is a quarter of a turn to the right."""
     image = Image.new("L", (4, 2))

@@ -83,8 +83,7 @@ def start_from_svm(
     embedding.embeddings.assign((AVERAGE / size * vectors).astype("float32"))
     ridge = Ridge(RIDGE * len(labels))
     ridge.fit(
-        outputs_of(keras.Model(model.input, last.input), ids),
-        _scores(svm, features, last.units),
+        outputs_of(keras.Model(model.input, last.input), ids), _scores(svm, features, last.units)
     )
     last.set_weights([ridge.coef_.T, ridge.intercept_])
 

@@ -118,7 +118,7 @@ def load_images(
 
 
 def read_picture(path: Path, size: tuple[int, int] | None = None) -> np.ndarray:
-    """Reads a picture as floats `(H, W)`: 0 for black, 1 for white; colors become grays.
+    """Reads a picture as floats `(H, W)`: 0 for black, 1 for white; colors become grays, on white.
 
     Raises:
         ValueError: If the file is no picture; the message says why.
@@ -127,7 +127,15 @@ def read_picture(path: Path, size: tuple[int, int] | None = None) -> np.ndarray:
 
     try:
         with Image.open(path) as image:
-            gray = ImageOps.exif_transpose(image).convert("L")
+            image = ImageOps.exif_transpose(image)
+            if image.mode.startswith("I;16"):  # `convert` would cut off what is above 255
+                image = Image.fromarray((np.asarray(image) >> 8).astype("uint8"))
+            elif image.mode in ("I", "F"):
+                raise ValueError("of 32 bits for a pixel, not 8 or 16")
+            elif image.has_transparency_data:  # on white
+                white = Image.new("RGBA", image.size, "white")
+                image = Image.alpha_composite(white, image.convert("RGBA"))
+            gray = image.convert("L")
             if size is not None and gray.size != size[::-1]:
                 gray = gray.resize(size[::-1], Image.Resampling.LANCZOS)
             return np.asarray(gray, "float32") / 255

@@ -31,12 +31,7 @@ COMMON: dict[str, Any] = {
     "cooldown_epochs": 5,
 }
 MODELS: dict[str, dict[str, Any]] = {
-    "plga": {
-        "preset": "plga-small",
-        "residual_dim": 64,
-        "name": "plga-pt-en",
-        "export": True,
-    },
+    "plga": {"preset": "plga-small", "residual_dim": 64, "name": "plga-pt-en", "export": True},
     "sdpa": {"preset": "sdpa", "name": "sdpa-pt-en"},
 }
 HEADER = ("attention", "weights", "BLEU", "exact %", "training s", "sentences/s")

@@ -129,12 +129,12 @@ def _documents(config: LanguageConfig) -> Iterator[str]:
     for name in config.corpus:
         path = Path(name)
         try:
-            text = path.read_text(encoding="utf-8")
+            text = path.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError as error:
             raise InputError(f"Expected UTF-8 text. Received: {path}: {error}") from error
         except OSError as error:
             raise InputError(f"Could not read {path}: {reason(error)}") from error
-        if path.suffix in JSON_ENDINGS:
+        if path.suffix.lower() in JSON_ENDINGS:
             yield from _json_lines(path, text, config.text_column)
         elif config.documents == "files":
             yield text

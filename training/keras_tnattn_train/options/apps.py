@@ -133,10 +133,7 @@ def _parameter(name: str, field: FieldInfo, is_first: bool | None) -> inspect.Pa
     elif extras(field)["named_or_not"]:
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     return inspect.Parameter(
-        name,
-        kind,
-        default=default,
-        annotation=_type(field.annotation, field, is_first),
+        name, kind, default=default, annotation=_type(field.annotation, field, is_first)
     )
 
 

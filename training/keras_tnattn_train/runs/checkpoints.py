@@ -83,8 +83,4 @@ def variables_of(model: keras.Model) -> list[Any]:
     model.optimizer.build(model.trainable_variables)
     # The random states of dropout are among the non-trainable variables here, but are not in
     # the files of `save_weights`.
-    return [
-        *model.trainable_variables,
-        *model.non_trainable_variables,
-        *model.optimizer.variables,
-    ]
+    return [*model.trainable_variables, *model.non_trainable_variables, *model.optimizer.variables]

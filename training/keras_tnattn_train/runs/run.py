@@ -165,10 +165,7 @@ class Run:
             )
 
     def read_config(
-        self,
-        kind: type[SomeOptions],
-        expected: dict[str, Any],
-        hint: str = "Choose another folder",
+        self, kind: type[SomeOptions], expected: dict[str, Any], hint: str = "Choose another folder"
     ) -> SomeOptions:
         """Reads the run's config, and checks that the options that the user typed agree with it."""
         path = self.folder / "config.json"

@@ -81,11 +81,7 @@ class _Phrases:
             for place in self.territories
             for code in numbers.get_territory_currencies(place, tender=True)
         }
-        self.currencies = _told_apart(
-            tender,
-            lambda code, locale: locale.currencies[code],
-            locales,
-        )
+        self.currencies = _told_apart(tender, lambda code, locale: locale.currencies[code], locales)
         self.units = _told_apart(
             locales[0].unit_display_names,
             lambda unit, locale: units.format_unit(2, unit, locale=locale),
