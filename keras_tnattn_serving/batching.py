@@ -290,7 +290,9 @@ def _compute(signature: Signature, items: list[_Item]) -> list[Arrays | Exceptio
 def _join(results: list[Arrays], order: np.ndarray) -> Arrays:
     """Joins the outputs of the parts of a request, and puts the rows into its order."""
     return {
-        name: pad_together([result[name] for result in results], _fill(output))[order]
+        name: pad_together(
+            [result[name] for result in results], b"" if output.dtype == object else 0
+        )[order]
         for name, output in results[0].items()
     }
 
@@ -338,7 +340,3 @@ def _parts(
             part = {name: array[indices] for name, array in arrays.items()}
             parts.append((part, len(indices), (signature, power, tuple(shapes)), indices))
     return parts
-
-
-def _fill(array: np.ndarray) -> bytes | int:
-    return b"" if array.dtype == object else 0

@@ -6,7 +6,7 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
 from prometheus_client import (
@@ -44,26 +44,13 @@ class Monitoring:
             ["model", "method", "code"],
             registry=self._registry,
         )
-        self._seconds = Histogram(
-            f"{_PREFIX}_request_seconds",
-            "Seconds from the head of a request to its answer",
-            ["model"],
-            buckets=_SECONDS,
-            registry=self._registry,
+        text = "Seconds from the head of a request to its answer"
+        self._seconds = self._histogram("request_seconds", text, _SECONDS, "model")
+        self._batch_rows = self._histogram(
+            "batch_rows", "Rows computed together", _ROWS, "signature"
         )
-        self._batch_rows = Histogram(
-            f"{_PREFIX}_batch_rows",
-            "Rows computed together",
-            ["signature"],
-            buckets=_ROWS,
-            registry=self._registry,
-        )
-        self._wait_seconds = Histogram(
-            f"{_PREFIX}_queue_wait_seconds",
-            "Longest wait of a row in each batch",
-            buckets=_SECONDS,
-            registry=self._registry,
-        )
+        text = "Longest wait of a row in each batch"
+        self._wait_seconds = self._histogram("queue_wait_seconds", text, _SECONDS)
         # Of several processes, the sum, or the largest value.
         self._gauges: list[tuple[Gauge, Callable[[], float]]] = []
 
@@ -92,6 +79,10 @@ class Monitoring:
             multiprocess_mode="livemax",
         )
         self._counted: set[str] = set()  # the models whose versions have been
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
+        name = f"{_PREFIX}_{name}"
+        return Histogram(name, text, labels, buckets=buckets, registry=self._registry)
 
     def _gauge(
         self, name: str, text: str, value: Callable[[], float] | None, mode: Any = "livesum"

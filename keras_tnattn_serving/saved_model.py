@@ -1,5 +1,6 @@
 """SavedModels, computed by TensorFlow. Only this module imports it, and only once it is needed."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def _load(path: Path) -> Any:
     try:
         return tf.saved_model.load(str(path))
     except Exception as error:  # TensorFlow raises errors of any class
-        if "Op type not registered" not in str(error):
+        if "Op type not registered" not in str(error) or sys.modules.get("tensorflow_text"):
             raise _unloadable(path, error) from error
     # The graph contains operations of TensorFlow Text, which its import registers.
     try:
@@ -59,10 +60,7 @@ def _load(path: Path) -> Any:
         raise ImportError(
             f"The graph of {path} needs TensorFlow Text. {installation('tensorflow_text')}"
         ) from error
-    try:
-        return tf.saved_model.load(str(path))
-    except Exception as error:
-        raise _unloadable(path, error) from error
+    return _load(path)
 
 
 def _unloadable(path: Path, error: Exception) -> ValueError:

@@ -65,7 +65,8 @@ class Server(uvicorn.Server):
         for server in self.servers:
             server.close()
         await self._take_waiting()
-        while not self.force_exit and self._about_to_ask():
+        connections: Any = self.server_state.connections
+        while not self.force_exit and any(each.about_to_ask for each in connections):
             await asyncio.sleep(0.02)
         await super().shutdown(sockets)
 
@@ -87,7 +88,3 @@ class Server(uvicorn.Server):
         return self._protocol(
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
-
-    def _about_to_ask(self) -> bool:
-        connections: Any = self.server_state.connections
-        return any(connection.about_to_ask for connection in connections)

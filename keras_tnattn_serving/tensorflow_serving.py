@@ -4,7 +4,6 @@ Where a request is at fault, the messages follow those of TensorFlow Serving.
 """
 
 import re
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -135,13 +134,8 @@ def _from_rows(signature: Signature, instances: Any) -> Arrays:
     names = signature.inputs
     named = [_is_object(instance) for instance in instances]
     if not any(named):
-        if len(names) != 1:
-            raise RequestError(
-                "instances is a plain list, but expecting list of objects with the inputs "
-                + _to_lists(names),
-            )
-        name = next(iter(names))
-        return {name: _array(signature, name, instances)}
+        expected = "instances is a plain list, but expecting list of objects with the inputs "
+        return _from_plain(signature, instances, expected)
     for i, instance in enumerate(instances):
         if not named[i]:
             raise RequestError(f"Expecting object but got value at item {i} of input list")
@@ -153,19 +147,19 @@ def _from_rows(signature: Signature, instances: Any) -> Arrays:
     return {name: _array(signature, name, [row[name] for row in instances]) for name in names}
 
 
-def _to_lists(names: Iterable[str]) -> str:
-    return ", ".join(names) or "nothing: the signature has no inputs"
+def _from_plain(signature: Signature, value: Any, expected: str) -> Arrays:
+    """Returns the array of the only input; an error that begins with `expected` for others."""
+    names = list(signature.inputs)
+    if len(names) != 1:
+        raise RequestError(expected + (", ".join(names) or "nothing: the signature has no inputs"))
+    return {names[0]: _array(signature, names[0], value)}
 
 
 def _from_columns(signature: Signature, inputs: Any) -> Arrays:
     names = signature.inputs
     if not _is_object(inputs):
-        if len(names) != 1:
-            raise RequestError(
-                "inputs is a plain value, but expecting an object with " + _to_lists(names)
-            )
-        name = next(iter(names))
-        return {name: _array(signature, name, inputs)}
+        expected = "inputs is a plain value, but expecting an object with "
+        return _from_plain(signature, inputs, expected)
     for name in names:
         if name not in inputs:
             raise RequestError(f"Missing named input: {name} in 'inputs' object.")
