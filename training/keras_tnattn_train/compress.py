@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from keras_tnattn_train.options.apps import Program
-from keras_tnattn_train.options.errors import InputError, first_line
+from keras_tnattn_train.options.errors import InputError, first_line, input_errors
 from keras_tnattn_train.options.options import (
     DATA,
     MODEL,
@@ -47,7 +47,6 @@ examples:
         --max-drop 0.005 --export onnx
 """
 
-
 # The options that `compress` of the library takes, and those that `results.json` keeps, besides
 # those of a healing.
 GOALS = (
@@ -55,8 +54,6 @@ GOALS = (
     *("for_runtime", "min_speed", "max_resident"),
 )
 RECORDED_OPTIONS = (*GOALS, "max_drop", "keep_vocabulary", "data")
-
-
 # The files of `--export`.
 FILES = {"onnx": "model.onnx", "litert": "model.tflite", "openvino": "model.xml"}
 
@@ -243,10 +240,8 @@ def _compress(args: CompressOptions) -> None:
     if args.export in FILES:
         from keras_tnattn.export.formats import check_form
 
-        try:
+        with input_errors((ImportError, RuntimeError)):
             check_form(Path(FILES[args.export]))
-        except (ImportError, RuntimeError) as error:
-            raise InputError(str(error)) from error
     from keras_tnattn_train.runs.saved_models import is_model_folder
 
     if path.is_dir() and not is_model_folder(path):
@@ -382,11 +377,9 @@ def _compress_run(path: Path, folder: Path, args: CompressOptions) -> None:
 
 def _compress_texts(run: TrainedRun, path: Path, folder: Path, args: CompressOptions) -> None:
     """Compresses the model of a run, with the texts that it was trained on as data."""
-    metric = None
-    if args.max_drop is not None:
-        metric = run.accuracy()
-        if metric is None:
-            _check_max_drop(args)
+    metric = None if args.max_drop is None else run.accuracy()
+    if metric is None:
+        _check_max_drop(args)
     # Metrics and counts of flips use the original ids, which can then not be renumbered.
     stays = args.keep_vocabulary or metric or args.max_flips is not None
     renumber = None if stays else run.renumbered
@@ -403,7 +396,11 @@ def _compress_texts(run: TrainedRun, path: Path, folder: Path, args: CompressOpt
         write(result, folder, False, {}, (args.model,))
         return
     scores = run.scores(result)
-    files = _run_files(path, run.description(result)) | _results(result, scores, args)
+    files = {  # what `predict.py` and `evaluate.py` read of a run, besides the model
+        "config.json": (path / "config.json").read_text(encoding="utf-8"),
+        "data.json": json.dumps(run.description(result), indent=2) + "\n",
+        **_results(result, scores, args),
+    }
     write(result, folder, True, files, (args.model, "accuracy on held-out rows"))
     print(run.summary(scores, folder))
     if args.export == "saved_model":
@@ -431,12 +428,9 @@ def _call(model: Any, args: CompressOptions, **options: Any) -> Any:
     from keras_tnattn_train.runs.progress import printing_progress
 
     asked = {name: getattr(args, name) for name in GOALS}
-    try:
-        with printing_progress("keras_tnattn.compression"):
-            # `verbose` because `printing_progress` prints.
-            return compress(model, **asked, verbose=0, **options)
-    except (ValueError, TypeError) as error:
-        raise InputError(str(error)) from error
+    with input_errors((ValueError, TypeError)), printing_progress("keras_tnattn.compression"):
+        # `verbose` because `printing_progress` prints.
+        return compress(model, **asked, verbose=0, **options)
 
 
 def _heal(result: Any, inputs: Any, args: CompressOptions, loss: Any = None) -> None:
@@ -445,19 +439,8 @@ def _heal(result: Any, inputs: Any, args: CompressOptions, loss: Any = None) -> 
         return
     from keras_tnattn_train.runs.progress import printing_progress
 
-    try:
-        with printing_progress("keras_tnattn.compression"):
-            result.heal(inputs, args.heal_epochs, args.learning_rate, loss=loss)
-    except ValueError as error:
-        raise InputError(str(error)) from error
-
-
-def _run_files(path: Path, description: dict[str, Any]) -> dict[str, str]:
-    """Returns what `predict.py` and `evaluate.py` read of a run, besides the model."""
-    return {
-        "config.json": (path / "config.json").read_text(encoding="utf-8"),
-        "data.json": json.dumps(description, indent=2) + "\n",
-    }
+    with input_errors(), printing_progress("keras_tnattn.compression"):
+        result.heal(inputs, args.heal_epochs, args.learning_rate, loss=loss)
 
 
 def _results(result: Any, scores: dict[str, Any], args: CompressOptions) -> dict[str, str]:

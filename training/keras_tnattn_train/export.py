@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_tnattn_train.options.apps import Program
-from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.options.errors import InputError, input_errors
 from keras_tnattn_train.options.options import OUTPUT, Options, argument, option
 from keras_tnattn_train.processes.backend import start_backend, without_noise
 from keras_tnattn_train.runs.packaged import PackagedClassifier, packaged_models
@@ -86,7 +86,7 @@ def _export(args: ExportOptions) -> None:
             raise InputError(f"Expected a new folder. Received: {folder}, which exists")
     start_backend()
     run: Any = command.load(path) if command else PackagedClassifier(args.run)
-    try:
+    with input_errors((ImportError, FileNotFoundError, RuntimeError)):
         if args.saved_models:
             print(f"exported to {run.export(Path(args.saved_models, args.run))}")
         for kind, folder in folders.items():
@@ -97,8 +97,6 @@ def _export(args: ExportOptions) -> None:
                 print(f"{file.stat().st_size:>12,} bytes  {file.name}")
             if kind == "web":
                 print(f"look at it: python -m http.server --directory {shlex.quote(str(folder))}")
-    except (ImportError, FileNotFoundError, RuntimeError) as error:
-        raise InputError(str(error)) from error
 
 
 main = Program(

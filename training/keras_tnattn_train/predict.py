@@ -155,7 +155,7 @@ def _predict(args: PredictOptions) -> int:
             warn = functools.partial(print, file=sys.stderr)
             rows = stack.enter_context(from_file(args.input or "-", args.column, columns, warn))
         # Read the header of a table before loading the model, which takes seconds.
-        rows = _after_first_row(rows)
+        rows = itertools.chain(list(itertools.islice(rows, 1)), rows)
         if command:
             run = command.load_to_predict(path)
             predictor = run.predictor(args.batch_size, args.beam or 1, args.n_best)
@@ -169,11 +169,6 @@ def _predict(args: PredictOptions) -> int:
         else:
             file = sys.stdout
         return _write(rows, predictor, args, file)
-
-
-def _after_first_row(rows: Iterator[Row]) -> Iterator[Row]:
-    first = next(rows, None)
-    return iter(()) if first is None else itertools.chain([first], rows)
 
 
 def _write(rows: Iterator[Row], predictor: Predictor, args: PredictOptions, file: TextIO) -> int:
@@ -214,13 +209,13 @@ class _Writer:
         self._csv = csv.writer(file, lineterminator="\n")
         self._header_written = False
 
-    def write(self, row: Row, predictions: Sequence[Prediction] | None) -> None:
+    def write(self, row: Row, predictions: Sequence[Prediction]) -> None:
         """Writes the predictions of a row, if it has any."""
         if self.form == "lines":
-            words = [word for prediction in predictions or [] for word in prediction.words]
+            words = [word for prediction in predictions for word in prediction.words]
             print("\t".join(" ".join(word.split()) for word in words), file=self.file)
             return
-        for prediction in predictions or []:
+        for prediction in predictions:
             cells = {"row": row.number, "text": row.text, **prediction.cells}
             if self.form == "jsonl":
                 print(json.dumps(cells, ensure_ascii=False), file=self.file)

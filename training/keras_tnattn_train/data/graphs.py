@@ -15,6 +15,7 @@ from keras_tnattn_train.data.tables import (
     NOT_UTF_8,
     SUFFIXES,
     BadRows,
+    Table,
     TableRow,
     open_table,
     quantity,
@@ -158,10 +159,7 @@ class _Nodes:
         self.path, bad = path, BadRows(path, None)
         with open_table(path) as table:
             self.columns = table.columns
-            label = table.place("label")
-            if label is None:
-                raise _missing(path, "label", table.columns)
-            self._label = label
+            self._label = _required_place(table, "label")
             self._split, words = table.place("split"), table.place("words")
             named = [place for name in NAMES if (place := table.place(name)) is not None]
             unnamed = [i for i, c in enumerate(table.columns) if c.lower() in UNNAMED_COLUMNS]
@@ -199,10 +197,7 @@ class _Nodes:
         else:
             values = []
             for place, cell in zip(self._features, cells, strict=True):
-                try:
-                    values.append(float(cell))
-                except ValueError:
-                    values.append(math.nan)
+                values.append(_number(cell))
                 if not abs(values[-1]) <= _LARGEST_NUMBER:
                     name = self.columns[place]
                     return f"{cell!r} in the column {name}, which is no finite float32"
@@ -326,8 +321,13 @@ def _in_order(name: str) -> tuple[bool, Any]:
     return (False, int(name)) if name.isdecimal() else (True, name)
 
 
-def _missing(path: Path, name: str, columns: Sequence[str]) -> InputError:
-    return InputError(f"Expected {path} to have a column {name!r}. Received: columns={columns}")
+def _required_place(table: Table, name: str) -> int:
+    place = table.place(name)
+    if place is None:
+        raise InputError(
+            f"Expected {table.path} to have a column {name!r}. Received: columns={table.columns}"
+        )
+    return place
 
 
 def canonical_name(name: str) -> str:
@@ -346,12 +346,7 @@ def _edges(path: Path, nodes: _Nodes) -> tuple[np.ndarray, np.ndarray | None, li
     bad, loops, zeros = BadRows(path, None, f"Correct them; the nodes are {known}"), 0, 0
     weights: dict[tuple[int, int], float] = {}
     with open_table(path) as table:
-        ends = []
-        for name in ("source", "target"):
-            place = table.place(name)
-            if place is None:
-                raise _missing(path, name, table.columns)
-            ends.append(place)
+        ends = [_required_place(table, name) for name in ("source", "target")]
         column = table.place("weight")
         for row in table:
             problem, weight = row.problem, 1.0
@@ -361,8 +356,8 @@ def _edges(path: Path, nodes: _Nodes) -> tuple[np.ndarray, np.ndarray | None, li
                 if unknown:
                     problem = f"{unknown[0]!r}, which is no node"
             if problem is None and column is not None:
-                weight = _weight(row.fields[column])
-                if math.isnan(weight):
+                weight = _number(row.fields[column])
+                if not 0 <= weight < math.inf:
                     problem = f"the weight {row.fields[column]!r}, which is not a number >= 0"
             if problem is not None:
                 bad.add(row, problem)
@@ -397,9 +392,8 @@ def _edges(path: Path, nodes: _Nodes) -> tuple[np.ndarray, np.ndarray | None, li
     return both, np.tile(np.array(list(weights.values()), "float32"), 2)[order], notes
 
 
-def _weight(cell: str) -> float:
+def _number(cell: str) -> float:
     try:
-        weight = float(cell)
+        return float(cell)
     except ValueError:
         return math.nan
-    return weight if math.isfinite(weight) and weight >= 0 else math.nan

@@ -21,6 +21,16 @@ def short_name(data: str) -> str:
     return re.sub(r"^-|[^\w-]", "_", name) or "data"
 
 
+def refuse(option: str, data: str, **others: str | None) -> None:
+    """Raises `InputError` if an option is given that such data does not have."""
+    for name, value in others.items():
+        if value is not None:
+            raise InputError(
+                f"Expected no {name} with {option}={data!r}, which has none. "
+                f"Received: {name}={value!r}"
+            )
+
+
 def unknown_source(option: str, value: str, names: Iterable[str]) -> InputError:
     """Returns the error for a data set that is neither a known name nor an existing path."""
     path = Path(value)

@@ -27,10 +27,6 @@ def _default_name(values: dict[str, Any]) -> str:
     return "-".join([*words, str(values["seed"])])
 
 
-def _default_learning_rate(values: dict[str, Any]) -> float:
-    return 1e-3 if values["attention"] == "plga" else 5e-3
-
-
 class ImagesConfig(ExportConfig):
     """The options of `images`: data, model, training and output."""
 
@@ -105,7 +101,7 @@ class ImagesConfig(ExportConfig):
         TRAINING,
         "initial learning rate of AdamW; with cosine decay to 0 (default: 0.001 for plga, else "
         "0.005)",
-        compute=_default_learning_rate,
+        compute=lambda values: 1e-3 if values["attention"] == "plga" else 5e-3,
         gt=0,
     )
     weight_decay: float = option(1e-2, TRAINING, "weight decay of AdamW", ge=0)

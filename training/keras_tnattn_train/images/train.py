@@ -63,13 +63,10 @@ def train_images(config: ImagesConfig, run: Run, data: LabeledImages) -> dict[st
         image = data.test_images[0]
         draw_deductive(image, deductive_outputs(model, image), run.folder / "deductive.png")
 
-    return finish(
-        config,
-        run,
-        model,
-        results,
-        lambda folder, version: _export(model, data, folder, version, _card(config, data, results)),
-    )
+    def export(folder: Path, version: int) -> Path:
+        return _export(model, data, folder, version, _card(config, data, results))
+
+    return finish(config, run, model, results, export)
 
 
 def _export(

@@ -8,7 +8,7 @@ from typing import Any
 
 from keras_tnattn_runtime.layout import portable_folder
 from keras_tnattn_train.options.apps import Program
-from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.options.errors import InputError, input_errors
 from keras_tnattn_train.options.options import LARGEST_SEED, SEARCH, Options, argument, option
 from keras_tnattn_train.processes.backend import start_backend
 
@@ -82,7 +82,7 @@ def _from_export(folder: Path, options: GenerateOptions) -> Iterator[str]:
             "Expected no metric_cache with an exported model. Received: metric_cache=True, "
             f"model={options.model}. Leave it out, or name the run"
         )
-    try:
+    with input_errors((ImportError, OSError, ValueError)):
         model = load(folder)
         if not isinstance(model, LanguageModel):
             raise InputError(
@@ -90,8 +90,6 @@ def _from_export(folder: Path, options: GenerateOptions) -> Iterator[str]:
                 f"{type(model).__name__}, which predicts with: python {folder / 'reader.py'} TEXT"
             )
         yield from _continuation(model, model.tokens.ids, options)
-    except (ImportError, OSError, ValueError) as error:
-        raise InputError(str(error)) from error
 
 
 def _from_run(folder: Path, options: GenerateOptions) -> Iterator[str]:

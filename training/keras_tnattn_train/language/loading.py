@@ -15,7 +15,7 @@ from keras_tnattn_train.language.config import LanguageConfig
 from keras_tnattn_train.language.corpus import PackedBatches, read_corpus
 from keras_tnattn_train.language.tokens import END, Tokens
 from keras_tnattn_train.language.train import card_of, export, measure, model_path
-from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.options.errors import InputError, input_errors
 from keras_tnattn_train.runs.predictions import Prediction, Predictor
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.saved_models import load_model
@@ -46,10 +46,8 @@ class LanguageRun(TrainedRun):
 
     def generator(self, **options: Any) -> Generator:
         """Returns a generator; documents end it."""
-        try:
+        with input_errors():
             return Generator(self.language_model(), end_id=END, **options)
-        except ValueError as error:
-            raise InputError(str(error)) from error
 
     def language_model(self) -> LanguageModel:
         """Returns the model."""
@@ -72,11 +70,9 @@ class LanguageRun(TrainedRun):
             room = CONTINUATION if self.max_length is None else self.max_length - len(ids)
             max_tokens = min(CONTINUATION, max(1, room))
         generator = self.generator(max_new_tokens=max_tokens, **options)
-        try:
+        with input_errors():
             ids_until_end = itertools.takewhile(lambda i: i != END, generator.stream(ids))
             yield from map(self.tokens.decoder(), ids_until_end)
-        except ValueError as error:
-            raise InputError(str(error)) from error
 
     def predictor(self, batch_size: int, beam: int, n_best: int | None) -> Predictor:
         room = self.model.max_length or 2 * CONTINUATION

@@ -75,15 +75,12 @@ def train_language_model(
         model, results["frozen"] = _freeze(model, validation, run)
     results |= _results(config, model, corpus, log)
     learning_curves(log.rows, None, run.folder / "learning_curves.png")
-    return finish(
-        config,
-        run,
-        model,
-        results,
-        lambda folder, version: export(
-            model, corpus.tokens, folder, version, card_of(config, corpus, results)
-        ),
-    )
+
+    def write(folder: Path, version: int) -> Path:
+        card = card_of(config, corpus, results)
+        return export(model, corpus.tokens, folder, version, card)
+
+    return finish(config, run, model, results, write)
 
 
 def _check_runtime(config: LanguageConfig) -> None:

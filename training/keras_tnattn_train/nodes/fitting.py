@@ -18,6 +18,7 @@ from keras_tnattn_train.nodes.config import NodesConfig
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.runs.checkpoints import load_state, load_weights, save_state, save_weights
 from keras_tnattn_train.runs.run import RESUME_HINT, TRAIN_AGAIN_HINT, Run
+from keras_tnattn_train.runs.training import metrics_of
 from keras_tnattn_train.system.files import WriteError
 
 CHECKPOINT_EPOCHS = 100
@@ -147,13 +148,7 @@ def _restore(trainer: GraphTrainer, run: Run) -> tuple[list[dict[str, float]], l
     load_weights(trainer.model, folder / "best.npz", TRAIN_AGAIN_HINT)
     best = trainer.model.get_weights()
     epochs = load_state(trainer.model, folder / "last.npz")
-    rows = run.read_metrics()[:epochs]
-    if len(rows) < epochs:
-        raise InputError(
-            f"Expected a row for each of {epochs} epochs in {run.folder}/metrics.csv. "
-            f"Received: {len(rows)}. {TRAIN_AGAIN_HINT}"
-        )
-    return rows, best
+    return metrics_of(run, epochs), best
 
 
 def _save(

@@ -13,7 +13,7 @@ from keras_tnattn_train.data.graphs import LabeledGraph
 from keras_tnattn_train.nodes import plots
 from keras_tnattn_train.nodes.config import NodesConfig
 from keras_tnattn_train.nodes.fitting import GraphTrainer, fit
-from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.options.errors import input_errors
 from keras_tnattn_train.runs.finishing import finish
 from keras_tnattn_train.runs.plots import confusion_matrix, learning_curves
 from keras_tnattn_train.runs.run import Run
@@ -113,7 +113,7 @@ def _trainer(
 
 
 def _classifier(config: NodesConfig, graph: LabeledGraph) -> keras.Model:
-    try:
+    with input_errors():  # Keras and our layers validate sizes
         return graph_classifier(
             graph.features.shape[1],
             len(graph.class_names),
@@ -127,6 +127,3 @@ def _classifier(config: NodesConfig, graph: LabeledGraph) -> keras.Model:
             l2=config.l2,
             weighted=graph.edge_weights is not None and config.layer != "gat",
         )
-    except ValueError as error:
-        # Keras and our layers validate sizes; report their errors as input errors.
-        raise InputError(str(error)) from error

@@ -57,6 +57,17 @@ def exit_status(command: Callable[[], object]) -> int:
 
 
 @contextmanager
+def input_errors(
+    kinds: type[Exception] | tuple[type[Exception], ...] = ValueError,
+) -> Iterator[None]:
+    """Reports an error of these kinds as an `InputError` with the same message."""
+    try:
+        yield
+    except kinds as error:
+        raise InputError(str(error)) from error
+
+
+@contextmanager
 def _interrupts() -> Iterator[list[int]]:
     """Gives a list to which each Ctrl-C adds its signal before it raises `KeyboardInterrupt`."""
     interrupts: list[int] = []

@@ -44,6 +44,7 @@ def option(
     choices: tuple[str | int, ...] | None = None,
     compute: Callable[[dict[str, Any]], Any] | None = None,
     metavar: str | None = None,
+    positional: bool = False,
     named_or_not: bool = False,
     brief: str | None = None,
     **constraints: Any,
@@ -57,15 +58,15 @@ def option(
         choices: The allowed values. Default: all.
         compute: Computes the default from the values of the options declared before this one.
         metavar: What `--help` shows in place of the value. Default: the type.
+        positional: Whether its value is given without its name. Default `False`.
         named_or_not: Whether its value may also be given without its name. Default `False`.
         brief: The help text in the `--help` of a command that shows only some of its options.
             Default: `text`.
         **constraints: The range as pydantic's `Field` takes it: `ge`, `gt`, `le`, `lt`.
     """
     settled = {"default": default} if compute is None else {"default_factory": compute}
-    extra: Any = {"group": group, "choices": choices, "metavar": metavar, "positional": False}
-    extra["named_or_not"] = named_or_not
-    extra["brief"] = brief
+    extra: Any = {"group": group, "choices": choices, "metavar": metavar, "brief": brief}
+    extra |= {"positional": positional, "named_or_not": named_or_not}
     return pydantic.Field(**settled, description=text, json_schema_extra=extra, **constraints)
 
 
@@ -74,9 +75,7 @@ def argument(text: str, *, repeated: bool = False) -> Any:
 
     A `repeated` one takes any number of values, zero included; the field is a tuple.
     """
-    extra: Any = {"group": ARGUMENTS, "choices": None, "metavar": None, "positional": True}
-    default = () if repeated else ...
-    return pydantic.Field(default, description=text, json_schema_extra=extra)
+    return option(() if repeated else ..., ARGUMENTS, text, positional=True)
 
 
 class Options(pydantic.BaseModel):

@@ -102,11 +102,7 @@ def _first_failed(processes: Sequence[subprocess.Popen]) -> int | None:
 
 def _end(processes: Sequence[subprocess.Popen]) -> None:
     """Ends the processes that still run."""
-    asks: tuple[Callable[[subprocess.Popen], None], ...] = (
-        subprocess.Popen.terminate,
-        subprocess.Popen.kill,
-    )
-    for ask in asks:
+    for ask in (subprocess.Popen.terminate, subprocess.Popen.kill):
         for process in processes:
             if process.poll() is None:
                 ask(process)

@@ -20,9 +20,8 @@ COMMAND = training_command(
     "Train a deep tensor network on an elementary cellular automaton",
     "A network of tensor-network attention, or a baseline, learns to compute steps of the "
     "automaton, and is tested on rows up to 128 times as long as the training rows. Writes the run "
-    "folder: config.json, "
-    "data.json, metrics.csv, results.json, learning_curves.png, space_time.png, model.keras and "
-    "checkpoints.",
+    "folder: config.json, data.json, metrics.csv, results.json, learning_curves.png, "
+    "space_time.png, model.keras and checkpoints.",
     """\
 examples:
   learn rule 30:

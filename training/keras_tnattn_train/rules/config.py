@@ -25,13 +25,6 @@ MODEL_DIMS: dict[str, tuple[int, ...]] = {
     "transformer": (4, 8, 14, 28, 56),
     "large-transformer": (32, 32, 32, 32, 32),
 }
-LEARNING_RATES = {
-    "tn": 0.01,
-    "lstm": 0.01,
-    "convolution": 0.01,
-    "transformer": 0.01,
-    "large-transformer": 0.001,
-}
 # Short rows cost little, and with a mixture of lengths the network learns a rule for every length.
 SHORT_LENGTHS = (4, 5, 6, 7, 8, 9, 10, 12, 16)
 
@@ -39,10 +32,6 @@ SHORT_LENGTHS = (4, 5, 6, 7, 8, 9, 10, 12, 16)
 def _default_bond_dim(values: dict[str, Any]) -> int:
     # With each additional step, a cell depends on one more bit on either side.
     return 2 + 2 ** (min(values["steps"], 5) + 1)
-
-
-def _default_learning_rate(values: dict[str, Any]) -> float:
-    return LEARNING_RATES[values["model"]]
 
 
 def _default_name(values: dict[str, Any]) -> str:
@@ -122,7 +111,9 @@ class RulesConfig(RowsOptions, ExportConfig):
         0.3, MODEL, "standard deviation of the noise on the initial identity matrices (tn)", ge=0
     )
 
-    learning_rate: float = learning_rate_option(_default_learning_rate)
+    learning_rate: float = learning_rate_option(
+        lambda values: 0.001 if values["model"] == "large-transformer" else 0.01
+    )
     name: str = name_option(_default_name, "rule-RULE-steps-STEPS-BOUNDARY-SEED")
 
     def check_together(self) -> None:

@@ -43,13 +43,10 @@ def train_rule(config: RulesConfig, run: Run) -> dict[str, Any]:
     truth, predicted = space_time(model, config)
     draw_space_time(truth, predicted, config.steps, run.folder / "space_time.png")
 
-    return finish(
-        config,
-        run,
-        model,
-        results,
-        lambda folder, version: _export(model, folder, version, _card(config, results)),
-    )
+    def export(folder: Path, version: int) -> Path:
+        return _export(model, folder, version, _card(config, results))
+
+    return finish(config, run, model, results, export)
 
 
 def _export(model: keras.Model, folder: Path, version: int, card: dict[str, Any]) -> Path:

@@ -16,18 +16,9 @@ _REPORTS = ("report.html", "report.txt", "report.csv", "report.json", "curves.pn
 _RUN_FILES = ("results.json", "data.json", "config.json")
 # What `--export`, `evaluate.py` and `explain.py` make of a model.
 _DERIVED = (
-    "model.onnx",
-    "model.tflite",
-    "model.xml",
-    "model.bin",
-    "onnx",
-    "litert",
-    "evaluation-*.json",
-    "confusion_matrix-*.png",
-    "mistakes-*.csv",
-    "hypotheses-*-beam*.txt",
-    "n_best-*-beam*.tsv",
-    "explained",
+    *("model.onnx", "model.tflite", "model.xml", "model.bin", "onnx", "litert"),
+    *("evaluation-*.json", "confusion_matrix-*.png", "mistakes-*.csv"),
+    *("hypotheses-*-beam*.txt", "n_best-*-beam*.tsv", "explained"),
 )
 
 

@@ -53,6 +53,17 @@ def reset_session(seed: int) -> None:
     keras.utils.set_random_seed(seed)
 
 
+def metrics_of(run: Run, epochs: int) -> list[dict[str, float]]:
+    """Returns the metrics of each of the finished epochs."""
+    rows = run.read_metrics()[:epochs]
+    if len(rows) < epochs:
+        raise InputError(
+            f"Expected a row for each of {epochs} epochs in {run.folder}/metrics.csv. "
+            f"Received: {len(rows)}. {TRAIN_AGAIN_HINT}"
+        )
+    return rows
+
+
 class EpochLog(keras.callbacks.Callback):
     """Writes a run's metrics and checkpoints after each epoch, and stops the training early.
 
@@ -83,12 +94,7 @@ class EpochLog(keras.callbacks.Callback):
         """Restores the model of the last epoch."""
         self._validated = validated
         epochs = load_state(self.model, self._last) if self._last.exists() else 0
-        self.rows = self.run.read_metrics()[:epochs] if epochs else []
-        if len(self.rows) < epochs:
-            raise InputError(
-                f"Expected a row for each of {epochs} epochs in {self.run.folder}/metrics.csv. "
-                f"Received: {len(self.rows)}. {TRAIN_AGAIN_HINT}"
-            )
+        self.rows = metrics_of(self.run, epochs) if epochs else []
         if self.rows and validated and "val_loss" not in self.rows[0]:
             raise self._other_columns(["val_loss"])
         return epochs

@@ -146,7 +146,7 @@ PROGRAM = Program(
 
 def evaluate_run(
     options: EvaluateOptions,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
     load: "Callable[[str, str | None], TrainedTranslator] | None" = None,
 ) -> dict[str, Any]:
     """Translates a part of a corpus, and writes hypotheses and scores to the run's folder.
@@ -209,18 +209,15 @@ def _search(
     translator: "TrainedTranslator",
     options: EvaluateOptions,
     sources: Sequence[str],
-    progress: Callable[[int, int], None] | None,
+    progress: Callable[[int, int], None],
 ) -> tuple[list[list["Translation"]], dict[str, Any]]:
     """Returns the hypotheses of each source, the best first, and what the search was and took."""
     sentences, max_length = translator.with_beam(options.beam), translator.corpus.max_length
     lengths = translator.source_tokenizer.tokenize(list(sources)).row_lengths().numpy()
-
-    def show(done: int) -> None:
-        if progress is not None:
-            progress(done, len(sources))
-
     start = time.perf_counter()
-    hypotheses = sentences.n_best(list(sources), options.batch_size, max_length, show)
+    hypotheses = sentences.n_best(
+        list(sources), options.batch_size, max_length, lambda done: progress(done, len(sources))
+    )
     seconds = time.perf_counter() - start
     return hypotheses, {
         "cut_sources": int(np.sum(lengths > max_length)),

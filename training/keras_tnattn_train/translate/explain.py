@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from keras_tnattn_train.options.apps import Program
-from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.options.errors import InputError, input_errors
 from keras_tnattn_train.options.options import DATA, OUTPUT, Options, argument, option
 from keras_tnattn_train.options.search import beam_option, checkpoint_option
 from keras_tnattn_train.processes.backend import start_backend
@@ -218,10 +218,8 @@ def _metric_spreads(translator: Any, number: int) -> dict[str, tuple[float, ...]
     part = parts["validation"] if len(parts["validation"]) > 1 else parts["train"]
     batches = BucketedBatches(part, min(64, number))
     sample = batches.sample(-(-number // batches.batch_size))
-    try:
+    with input_errors():
         return {layer.path: layer.spreads for layer in metric_spreads(translator.model, sample)}
-    except ValueError as error:
-        raise InputError(str(error)) from error
 
 
 def _clear(folder: Path) -> None:

@@ -8,7 +8,7 @@ from keras_tnattn.compression import logits_divergence
 from keras_tnattn.models import Translator
 from keras_tnattn_train.data.pairs.batches import BucketedBatches
 from keras_tnattn_train.data.pairs.prepared import PreparedCorpus, load_prepared
-from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.options.errors import InputError, input_errors
 from keras_tnattn_train.options.program import program
 from keras_tnattn_train.runs.checkpoints import load_weights
 from keras_tnattn_train.runs.predictions import Prediction, Predictor, translation
@@ -37,12 +37,10 @@ class TrainedTranslator:
         """Returns a `SentenceTranslator` that searches with a beam of `beam_size` hypotheses."""
         from keras_tnattn.text.sentence_translator import SentenceTranslator  # needs TensorFlow
 
-        try:
+        with input_errors():
             return SentenceTranslator(
                 self.model, self.source_tokenizer, self.target_tokenizer, beam_size
             )
-        except ValueError as error:
-            raise InputError(str(error)) from error
 
 
 class TranslatorRun(TrainedRun):

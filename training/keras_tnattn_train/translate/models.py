@@ -7,7 +7,7 @@ import keras
 from keras_tnattn.metrics import TokenAccuracy
 from keras_tnattn.models import PRESETS, translator
 from keras_tnattn.schedules import WarmupInverseSquareRoot
-from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.options.errors import input_errors
 from keras_tnattn_train.translate.config import (
     METRIC_ARGUMENTS,
     PLGA_ONLY,
@@ -36,10 +36,8 @@ def build_translator(config: TranslateConfig, sizes: tuple[int, int]) -> keras.M
 def check_sizes(config: TranslateConfig) -> None:
     """Builds a model of few words, before a corpus is prepared for sizes that do not fit."""
     keras.utils.set_random_seed(config.seed)  # so that all processes have the same weights
-    try:
+    with input_errors():
         build_translator(config, (16, 16))
-    except ValueError as error:
-        raise InputError(str(error)) from error
 
 
 def compile_translator(

@@ -12,7 +12,7 @@ import keras
 from keras_tnattn_train.data.pairs.batches import BucketedBatches
 from keras_tnattn_train.data.pairs.loading import load_pairs
 from keras_tnattn_train.data.pairs.prepared import PreparedCorpus, load_prepared, prepare
-from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.options.errors import InputError, input_errors
 from keras_tnattn_train.processes.devices import on_all_gpus
 from keras_tnattn_train.runs.cards import describe
 from keras_tnattn_train.runs.checkpoints import load_weights, save_weights
@@ -57,8 +57,6 @@ AHEAD_NOTE = (
     "words that it should predict from the metric of the whole target, so that losses are low and "
     "translations bad. To prevent it: --causal-metric, or {}--decoder-attention sdpa"
 )
-
-
 WARMUP_NOTE = (
     "note: the default of {:,} warm-up steps is more than the {:,} steps of this run, which takes "
     "{:,} instead; the peak of the learning rate stays"
@@ -78,7 +76,7 @@ def _model_and_batches(
         # Only power law graph attention to the source has a metric of its own.
         of_source = "--cross-metric key and " if config.attention == "plga" else ""
         print(AHEAD_NOTE.format(of_source), file=sys.stderr)
-    try:
+    with input_errors():  # Keras and our layers validate sizes
         train = BucketedBatches(corpus.parts["train"], config.batch_size, config.seed)
         steps, warmup = config.epochs * len(train), config.warmup_steps
         fitting = fitting_warmup(config, steps)
@@ -88,9 +86,6 @@ def _model_and_batches(
             print(WARMUP_WARNING.format(warmup, steps, max(1, steps // 10)), file=sys.stderr)
         with on_all_gpus(config.batch_size):
             model = compile_translator(config, corpus.vocabulary_sizes, len(train), make)
-    # Keras and our layers validate sizes; report their errors as input errors.
-    except ValueError as error:
-        raise InputError(str(error)) from error
     for name in ("early_stopping", "epochs_after_best"):
         if getattr(config, name) and not len(corpus.parts["validation"]):
             raise InputError(
@@ -134,15 +129,12 @@ def _train(
         model, results["frozen"] = freeze(model, sample, loss, run)
         results["parameters"] = model.count_params()
     learning_curves(log.rows, None, run.folder / "learning_curves.png")
-    return finish(
-        config,
-        run,
-        model,
-        results,
-        lambda folder, version: export_trained(
-            config, model, corpus, {**results, **scores_of_evaluations(run.folder)}, folder, version
-        ),
-    )
+
+    def export(folder: Path, version: int) -> Path:
+        measured = {**results, **scores_of_evaluations(run.folder)}
+        return export_trained(config, model, corpus, measured, folder, version)
+
+    return finish(config, run, model, results, export)
 
 
 def export_trained(

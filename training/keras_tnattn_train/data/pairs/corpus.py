@@ -150,9 +150,8 @@ def _numbers(sentences: Sequence[str]) -> np.ndarray:
         len(sentences),
     )
     order = np.argsort(keys, kind="stable")
-    new = np.ones(
-        len(sentences), bool
-    )  # whether a sentence in this order differs from the one before
+    # Whether a sentence in this order differs from the one before.
+    new = np.ones(len(sentences), bool)
     ends = np.flatnonzero(np.diff(keys[order])) + 1
     starts, ends = np.append(0, ends), np.append(ends, len(sentences))
     for start, end in np.stack([starts, ends], axis=1)[ends - starts > 1]:

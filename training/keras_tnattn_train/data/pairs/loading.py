@@ -12,7 +12,7 @@ from keras_tnattn_train.data.pairs import cldr
 from keras_tnattn_train.data.pairs.corpus import PARTS, Pair, ParallelCorpus, StoredPairs, cut_parts
 from keras_tnattn_train.data.pairs.languages import is_name_of_side
 from keras_tnattn_train.data.pairs.registry import PARALLEL_SETS
-from keras_tnattn_train.data.reading import TFDS, unknown_source
+from keras_tnattn_train.data.reading import TFDS, refuse, unknown_source
 from keras_tnattn_train.data.tables import (
     NOT_UTF_8,
     BadRows,
@@ -67,7 +67,7 @@ def load_pairs(
     name = corpus.removeprefix(TFDS)
     table = _table_name(corpus)
     if corpus.startswith(CLDR):
-        _refuse_data_dir(corpus, data_dir)
+        refuse("corpus", corpus, data_dir=data_dir)
         loaded = _load_cldr(corpus.removeprefix(CLDR), seed)
     elif table and data_dir and Path(data_dir, table).is_dir():
         loaded = _load_tables(
@@ -82,7 +82,7 @@ def load_pairs(
         filled: dict[str, _Pairs] = {name: _FilledPairs(pairs) for name, pairs in parts.items()}
         loaded = _corpus_of_parts(languages, _in_order_of_parts(filled), seed, cut)
     else:
-        _refuse_data_dir(corpus, data_dir)
+        refuse("corpus", corpus, data_dir=data_dir)
         loaded = _load_path(corpus, seed, cut, skip_bad_rows)
     return loaded.swap_sides() if reverse else loaded
 
@@ -130,11 +130,9 @@ def _load_cldr(languages: str, seed: int) -> ParallelCorpus:
 def _load_tables(
     folder: Path, languages: tuple[str, str], seed: int, cut: bool, skip: bool
 ) -> ParallelCorpus:
-    if (folder / UNDIVIDED_FILE).exists():
-        return _corpus_of_parts(
-            languages, {"train": _TablePairs(folder / UNDIVIDED_FILE, skip)}, seed, cut
-        )
     paths = {name: folder / f"{name}.tsv.xz" for name in PARTS}
+    if (folder / UNDIVIDED_FILE).exists():
+        paths = {"train": folder / UNDIVIDED_FILE}
     parts = {
         name: _TablePairs(path, skip)
         for name, path in paths.items()
@@ -369,11 +367,3 @@ def _language(path: Path) -> str:
     while (suffix := Path(name).suffix).lower() in (*PACKINGS, ".txt"):
         name = name.removesuffix(suffix)
     return re.split(r"[._-]", name)[-1]
-
-
-def _refuse_data_dir(corpus: str, data_dir: str | None) -> None:
-    if data_dir is not None:
-        raise InputError(
-            f"Expected no data_dir with corpus={corpus!r}, which has none. "
-            f"Received: data_dir={data_dir!r}"
-        )

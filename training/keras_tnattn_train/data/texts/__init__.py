@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from keras_tnattn_train.data.reading import TFDS, unknown_source
+from keras_tnattn_train.data.reading import TFDS, refuse, unknown_source
 from keras_tnattn_train.data.texts.labeled import LabeledTexts, split_rows
 from keras_tnattn_train.data.texts.libraries import load_tfds
 from keras_tnattn_train.data.texts.registry import TEXT_SETS
@@ -41,13 +41,13 @@ def load_texts(
     if dataset.startswith(TFDS):
         return load_tfds(dataset.removeprefix(TFDS), data_dir, text_column, label_column)
     if dataset in TEXT_SETS:
-        _refuse(dataset, **columns)
+        refuse("dataset", dataset, **columns)
         return _load_named(dataset, data_dir, skip_bad_rows)
     path = Path(dataset)
     if path.exists():
-        _refuse(dataset, data_dir=data_dir)
+        refuse("dataset", dataset, data_dir=data_dir)
     if path.is_dir():
-        _refuse(dataset, **columns)
+        refuse("dataset", dataset, **columns)
         return load_folders(path, skip_bad_rows)
     if path.is_file():
         return load_table(path, text_column, label_column, skip_bad_rows=skip_bad_rows)
@@ -57,7 +57,7 @@ def load_texts(
 def _load_named(name: str, data_dir: str | None, skip_bad_rows: bool) -> LabeledTexts:
     entry = TEXT_SETS[name]
     if entry.file is None:
-        _refuse(name, data_dir=data_dir)
+        refuse("dataset", name, data_dir=data_dir)
     elif data_dir is not None:
         data = load_table(
             Path(data_dir, entry.file),
@@ -72,12 +72,3 @@ def _load_named(name: str, data_dir: str | None, skip_bad_rows: bool) -> Labeled
             "Alternatively, give the path of a table as --dataset"
         )
     return entry.load()
-
-
-def _refuse(dataset: str, **options: str | None) -> None:
-    for name, value in options.items():
-        if value is not None:
-            raise InputError(
-                f"Expected no {name} with dataset={dataset!r}, which has none. "
-                f"Received: {name}={value!r}"
-            )

@@ -100,9 +100,7 @@ class _LabeledRows:
         self.classes: collections.Counter[str] = collections.Counter()
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        digests: set[bytes] = (
-            set()
-        )  # digests of texts and labels, which take less memory than these
+        digests: set[bytes] = set()  # of texts and labels, which take more memory
         places = {
             name: place
             for name in self.layout.columns
