@@ -14,13 +14,8 @@ from keras_tnattn.ops.reflections import oblique_rows, orthonormal_columns
 DIRECTIONS = ("later", "earlier", "both")
 
 
-def graph(length, damping, receive_from):
-    a = oracles.time_adjacency(length, damping)
-    return {"later": a, "earlier": a.T, "both": (a + a.T) / 2}[receive_from]
-
-
 def layer_oracle(x, damping, receive_from, projection):
-    a = graph(x.shape[1], damping, receive_from)
+    a = oracles.in_direction(oracles.time_adjacency(x.shape[1], damping), receive_from)
     return np.stack([oracles.graph_tensor_network(s, a, projection) for s in x])
 
 

@@ -11,6 +11,12 @@ from keras import ops
 from keras_tnattn.layers import LocalEmbedding, MPSClassifier
 
 
+def make_layer(length=None, position=None):
+    """A layer of tensors that are the same for all sites, or of each of so many sites."""
+    options = {"uniform": length is None, "num_sites": length, "position": position}
+    return MPSClassifier(4, bond_dim=3, initial_deviation=0.4, **options)
+
+
 def logits(layer, x, position):
     """`l O r` of one chain `(N, d)` and the norms of `l` and `r`, one product after the other."""
     x = x.astype("float64")
@@ -35,14 +41,7 @@ def logits(layer, x, position):
 )
 @pytest.mark.parametrize("uniform", [True, False])
 def test_equals_the_contraction(length, position, uniform):
-    layer = MPSClassifier(
-        4,
-        bond_dim=3,
-        uniform=uniform,
-        num_sites=None if uniform else length,
-        position=position,
-        initial_deviation=0.4,
-    )
+    layer = make_layer(None if uniform else length, position)
     x = np.random.default_rng(0).uniform(0.2, 1, size=(2, length, 2)).astype("float32")
     x[:, 0, 1] = 0  # a site of zeros would be treated as masked
     x[:, -1] *= -1
@@ -55,7 +54,7 @@ def test_equals_the_contraction(length, position, uniform):
 
 @pytest.mark.parametrize("position", [None, 2])
 def test_padding_changes_nothing(position):
-    layer = MPSClassifier(4, bond_dim=3, position=position, initial_deviation=0.4)
+    layer = make_layer(position=position)
     x = np.random.default_rng(0).uniform(size=(2, 7, 2)).astype("float32")
     padding = np.full((2, 3, 2), np.nan, "float32")
     mask = np.arange(10) < 7
@@ -68,10 +67,7 @@ def test_padding_changes_nothing(position):
 
 @pytest.mark.parametrize("uniform", [True, False])
 def test_sites_of_zeros_are_treated_as_masked(uniform):
-    num_sites = None if uniform else 7
-    layer = MPSClassifier(
-        4, bond_dim=3, uniform=uniform, num_sites=num_sites, position=3, initial_deviation=0.4
-    )
+    layer = make_layer(None if uniform else 7, position=3)
     x = np.random.default_rng(0).uniform(0.1, 1, size=(2, 7, 2)).astype("float32")
     mask = np.ones((2, 7), "bool")
     mask[:, [1, 5]] = False

@@ -32,16 +32,22 @@ def feed_forward(layer, x):
     return np.maximum(x @ kernels[0] + kernels[1], 0) @ kernels[2] + kernels[3]
 
 
+def encoded(layer, x, attend):
+    """What an encoder whose norms are not trained computes with an attention."""
+    if layer.norm_first:
+        x = x + attend(layer_norm(x))
+        return x + feed_forward(layer, layer_norm(x))
+    x = layer_norm(x + attend(x))
+    return layer_norm(x + feed_forward(layer, x))
+
+
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_encoder_equals_the_formula(norm_first):
     layer = layers.TransformerEncoder(sdpa(), 5, norm_first=norm_first)
     x = tokens(2, 4, DIM)
     got = to_numpy(layer(x))
-    inside = layer_norm(x) if norm_first else x
-    first = x + to_numpy(layer.attention(inside, inside))
-    first = first if norm_first else layer_norm(first)
-    want = first + feed_forward(layer, layer_norm(first) if norm_first else first)
-    np.testing.assert_allclose(got, want if norm_first else layer_norm(want), rtol=1e-4, atol=1e-5)
+    want = encoded(layer, x, lambda inside: to_numpy(layer.attention(inside, inside)))
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("make_attention", [lambda: plga(causal_metric=True), sdpa])
@@ -300,10 +306,7 @@ def test_concatenated_heads_are_mapped_back_to_the_size_of_the_inputs(norm_first
     got = to_numpy(layer(x))
     kernel = to_numpy(layer.attention_projection.kernel)
     assert kernel.shape == (16, 8)
-    attended = to_numpy(attention(layer_norm(x) if norm_first else x)) @ kernel
-    hidden = x + attended if norm_first else layer_norm(x + attended)
-    branch = feed_forward(layer, layer_norm(hidden) if norm_first else hidden)
-    want = hidden + branch if norm_first else layer_norm(hidden + branch)
+    want = encoded(layer, x, lambda inside: to_numpy(attention(inside)) @ kernel)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
     one_head = layers.TransformerEncoder(layers.TensorizedSpectralAttention(1), 7)
     one_head(x)
@@ -348,11 +351,9 @@ def test_a_residual_attention_refuses_another_output_size(make, size):
 
 def test_integers_are_tokens_too():
     x = np.arange(40).reshape(1, 5, 8) % 3
-    for layer in (
-        layers.TransformerEncoder(sdpa(), 4),
-        layers.TransformerDecoder(sdpa(), sdpa(), 4),
-    ):
-        inputs = (x,) if isinstance(layer, layers.TransformerEncoder) else (x, x)
+    encoder = layers.TransformerEncoder(sdpa(), 4)
+    decoder = layers.TransformerDecoder(sdpa(), sdpa(), 4)
+    for layer, inputs in ((encoder, (x,)), (decoder, (x, x))):
         expected = to_numpy(layer(*(x.astype("float32") for x in inputs)))
         np.testing.assert_array_equal(to_numpy(layer(*inputs)), expected)
 

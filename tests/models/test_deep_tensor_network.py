@@ -24,13 +24,8 @@ def test_classifies_chains_and_reloads(tmp_path):
 
 
 def test_sequence_head_starts_as_the_identity():
-    model = deep_tensor_network(
-        2,
-        LocalEmbedding("one_hot", num_ids=2),
-        num_layers=3,
-        head="sequence",
-        initial_deviation=0.0,
-    )
+    embedding = LocalEmbedding("one_hot", num_ids=2)
+    model = deep_tensor_network(2, embedding, 3, head="sequence", initial_deviation=0.0)
     ids = np.random.default_rng(0).integers(0, 2, (2, 1000))
     assert (to_numpy(model(ids)).argmax(-1) == ids).all()
 
@@ -64,14 +59,8 @@ def test_a_deep_stack_of_a_thousand_sites_has_a_gradient_to_follow():
     ],
 )
 def test_the_decoder_gives_back_the_input_of_an_identity(embedding, inputs, order, tmp_path):
-    model = deep_tensor_network(
-        None,
-        LocalEmbedding(**embedding, order=order),
-        num_layers=2,
-        bond_dim=2,
-        head="decoder",
-        initial_deviation=0.0,
-    )
+    options = {"num_layers": 2, "bond_dim": 2, "head": "decoder", "initial_deviation": 0.0}
+    model = deep_tensor_network(None, LocalEmbedding(**embedding, order=order), **options)
     outputs = to_numpy(model(inputs))
     if "num_ids" in embedding:
         assert (outputs.argmax(-1) == inputs).all()

@@ -39,11 +39,15 @@ def make(scale=1e-4, attention="plga", **options):
     return model
 
 
+def metrics_of(model):
+    _, details = model.run_decoders(ops.array(IDS), return_details=True)
+    return to_numpy(details["decoder_0"]["G_LM"]).astype("float64")
+
+
 def test_the_spread_is_that_of_the_definition():
     model = make(scale=0.3, num_layers=1)
     (spread,) = metric_spreads(model, IDS, batch_size=5)
-    _, details = model.run_decoders(ops.array(IDS), return_details=True)
-    metrics = to_numpy(details["decoder_0"]["G_LM"]).astype("float64")
+    metrics = metrics_of(model)
     mean = metrics.mean(0)
     squares = ((metrics - mean) ** 2).sum((2, 3)).mean(0)
     want = np.sqrt(squares / (mean**2).sum((1, 2)))
@@ -52,9 +56,8 @@ def test_the_spread_is_that_of_the_definition():
     # A causal metric: of each position.
     causal = make(scale=0.3, num_layers=1, causal_metric=True)
     (spread,) = metric_spreads(causal, [IDS[:4], IDS[4:]])
-    _, details = causal.run_decoders(ops.array(IDS), return_details=True)
-    metrics = to_numpy(details["decoder_0"]["G_LM"]).astype("float64")
-    np.testing.assert_allclose(spread.mean, metrics.mean((0, 2)), rtol=1e-5, atol=1e-6)
+    mean = metrics_of(causal).mean((0, 2))
+    np.testing.assert_allclose(spread.mean, mean, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("attention", slow_but(["plga"], ["plga", "a layer"]))
@@ -64,10 +67,8 @@ def test_a_constant_metric_is_frozen_and_nothing_is_lost(attention, tmp_path):
     model.compile("adam", LOSS)
     want, before = to_numpy(model(IDS)), [w.copy() for w in model.get_weights()]
     frozen = freeze_metric(model, (IDS[:, :-1], IDS[:, 1:]), batch_size=5)
-    assert [layer.path for layer in frozen.layers] == [
-        "decoder_0/self_attention",
-        "decoder_1/self_attention",
-    ]
+    paths = [layer.path for layer in frozen.layers]
+    assert paths == ["decoder_0/self_attention", "decoder_1/self_attention"]
     assert all(layer.frozen and not layer.folded for layer in frozen.layers)
     assert isinstance(frozen.model.decoders[1].self_attention, layers.MetricAttention)
     np.testing.assert_allclose(to_numpy(frozen.model(IDS)), want, rtol=1e-3, atol=1e-3)
@@ -133,11 +134,8 @@ def test_the_three_attentions_of_a_translator(metric_from):
     inputs = {"source": IDS, "target": IDS[:, :5] % 11 + 1}
     inputs["target"] = np.minimum(inputs["target"], 10)
     frozen = freeze_metric(model, inputs)
-    assert [layer.path for layer in frozen.layers] == [
-        "encoder_0/attention",
-        "decoder_0/self_attention",
-        "decoder_0/cross_attention",
-    ]
+    paths = [layer.path for layer in frozen.layers]
+    assert paths == ["encoder_0/attention", "decoder_0/self_attention", "decoder_0/cross_attention"]
     got, want = (to_numpy(each(inputs)) for each in (frozen.model, model))
     np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3)
     search = BeamSearch(frozen.model, 2, extra_tokens=3)

@@ -91,19 +91,19 @@ def boundary_lengths():
     return cases
 
 
+def by_both_methods(keys, values, graph, coefficients, causal=False):
+    return [
+        to_numpy(spectral_filter.spectral_filter(keys, values, graph, coefficients, method, causal))
+        for method in ("direct", "banded")
+    ]
+
+
 @pytest.mark.parametrize(("damping", "length"), boundary_lengths())
 def test_banded_equals_direct_at_every_block_boundary(damping, length):
     # Several sequences one after the other: what leaks from one to the next shows.
     keys, values = keys_and_values(3, 2, length=length)
     coefficients = np.array([0.5, 1.0, -0.3], "float32")
-    direct, banded = (
-        to_numpy(
-            spectral_filter.spectral_filter(
-                scaled(keys) / 2, values, damping, coefficients, method=method
-            )
-        )
-        for method in ("direct", "banded")
-    )
+    direct, banded = by_both_methods(scaled(keys) / 2, values, damping, coefficients)
     scale = np.abs(direct).max()
     np.testing.assert_allclose(banded, direct, rtol=2e-5, atol=2e-6 * scale)
 
@@ -293,10 +293,7 @@ def test_the_band_is_as_near_as_stated(coefficients, causal, float64):
     keys = ops.full((1, length, 1), score**0.5, "float64")
     values = ops.full((1, length, 1), value, "float64")
     alpha = ops.convert_to_tensor(coefficients, "float64")
-    direct, banded = (
-        to_numpy(spectral_filter.spectral_filter(keys, values, damping, alpha, method, causal))
-        for method in ("direct", "banded")
-    )
+    direct, banded = by_both_methods(keys, values, damping, alpha, causal)
     error = np.abs(direct - banded).max()
     block, num_offsets, _ = plan(damping)
     rho = score * damping / (1 - damping)
@@ -324,36 +321,34 @@ def test_the_plan_covers_the_bandwidth(width, features):
     assert shortest > 2 * width
 
 
-def test_few_features_are_cut_into_smaller_blocks(monkeypatch):
+@pytest.fixture
+def offsets_taken(monkeypatch):
+    """The number of block diagonals of each filter that is computed by blocks."""
+    taken, blocked_filter = [], spectral_filter._blocked_filter
+
+    def spy(keys, values, graph, coefficients, block, num_offsets, causal):
+        taken.append(num_offsets)
+        return blocked_filter(keys, values, graph, coefficients, block, num_offsets, causal)
+
+    monkeypatch.setattr(spectral_filter, "_blocked_filter", spy)
+    return taken
+
+
+def test_few_features_are_cut_into_smaller_blocks(offsets_taken):
     plans = [spectral_filter.banded_plan(159, features) for features in (8, 64, 512)]
     assert plans == [(32, 5, 478), (80, 2, 718), (80, 2, 718)]
     # Those of keys and values count alike.
-    blocks = []
-
-    def spy(keys, values, graph, coefficients, block, num_offsets, causal):
-        blocks.append(num_offsets)
-        return values
-
-    monkeypatch.setattr(spectral_filter, "_blocked_filter", spy)
     for sizes in ((8, 8), (4, 12), (64, 64), (96, 32)):
         keys, values = keys_and_values(1, length=800, key_dim=sizes[0], value_dim=sizes[1])
         spectral_filter.spectral_filter(keys, values, 0.9)
-    assert blocks == [5, 5, 2, 2]
+    assert offsets_taken == [5, 5, 2, 2]
 
 
 @pytest.mark.parametrize("length", [plan(0.2)[2] + d for d in (-1, 0)])
-def test_auto_takes_the_band_from_its_length_on(length, monkeypatch):
-    taken = []
-    original = spectral_filter._blocked_filter
-
-    def spy(keys, values, graph, coefficients, block, num_offsets, causal):
-        taken.append(num_offsets > 0)
-        return original(keys, values, graph, coefficients, block, num_offsets, causal)
-
-    monkeypatch.setattr(spectral_filter, "_blocked_filter", spy)
+def test_auto_takes_the_band_from_its_length_on(length, offsets_taken):
     keys, values = keys_and_values(1, length=length)
     spectral_filter.spectral_filter(keys, values, 0.2)
-    assert taken == [length >= plan(0.2)[2]]
+    assert [offsets > 0 for offsets in offsets_taken] == [length >= plan(0.2)[2]]
 
 
 def test_infinite_scores_stay_off_the_diagonal_in_half_precision():

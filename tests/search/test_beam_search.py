@@ -290,20 +290,19 @@ def test_nothing_to_translate_and_only_padding(naive):
 
 def test_errors():
     model = make_model("sdpa")
-    for size in (0, -1, 12):
-        with pytest.raises(ValueError, match=f"1 to 11.*beam_size={size}"):
-            BeamSearch(model, size)
-    for name in ("beam_size", "start_id", "end_id"):
-        with pytest.raises(ValueError, match=f"{name}=2.5"):
-            BeamSearch(model, **{name: 2.5})
-    with pytest.raises(ValueError, match="extra_tokens=0"):
-        BeamSearch(model, extra_tokens=0)
-    for penalty in (-2, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match=f"length_penalty={penalty}"):
-            BeamSearch(model, length_penalty=penalty)
-    for name, value in (("start_id", 11), ("end_id", 0)):
-        with pytest.raises(ValueError, match=f"1 to 10.*{name}={value}"):
-            BeamSearch(model, **{name: value})
+    for name, values, expected in (
+        ("beam_size", (0, -1, 12), "1 to 11.*"),
+        ("beam_size", (2.5,), ""),
+        ("start_id", (2.5,), ""),
+        ("end_id", (2.5,), ""),
+        ("start_id", (11,), "1 to 10.*"),
+        ("end_id", (0,), "1 to 10.*"),
+        ("extra_tokens", (0,), ""),
+        ("length_penalty", (-2, float("nan"), float("inf")), ""),
+    ):
+        for value in values:
+            with pytest.raises(ValueError, match=f"{expected}{name}={value}"):
+                BeamSearch(model, **{name: value})
     with pytest.raises(ValueError, match="batch_size=0"):
         BeamSearch(model)(padded(SOURCES), batch_size=0)
     for value in (-1, 12, 2**32):

@@ -174,23 +174,17 @@ def test_keras_quantizes_both_factors(mode, tmp_path):
     saved_and_loaded(model, x, tmp_path)
 
 
-OPTIONS = {
-    "bias_regularizer": "l2",
-    "activity_regularizer": "l1",
-    "bias_constraint": "non_neg",
-    "trainable": False,
-}
+OPTIONS = {"kernel_regularizer": "l2", "bias_regularizer": "l2", "activity_regularizer": "l1"}
+OPTIONS |= {"bias_constraint": "non_neg", "trainable": False}
 
 
 @pytest.mark.parametrize(
     ("full", "convert"),
     [
-        (keras.layers.Dense(64, kernel_regularizer="l2", **OPTIONS), LowRankDense.from_dense),
-        (keras.layers.Dense(64, kernel_regularizer="l2", **OPTIONS), TTDense.from_dense),
+        (keras.layers.Dense(64, **OPTIONS), LowRankDense.from_dense),
+        (keras.layers.Dense(64, **OPTIONS), TTDense.from_dense),
         (
-            keras.layers.EinsumDense(
-                "ab,bc->ac", 64, bias_axes="c", kernel_regularizer="l2", **OPTIONS
-            ),
+            keras.layers.EinsumDense("ab,bc->ac", 64, bias_axes="c", **OPTIONS),
             LowRankEinsumDense.from_einsum_dense,
         ),
     ],
@@ -199,19 +193,15 @@ def test_options_of_a_dense_layer_are_kept(full, convert):
     full.build((None, 64))
     full.kernel_constraint = keras.constraints.NonNeg()
     config = convert(full, tolerance=0.5).get_config()
-    for name in (*OPTIONS, "kernel_regularizer"):
+    for name in OPTIONS:
         assert config[name] == full.get_config()[name], name
     assert config["kernel_constraint"] is None
 
 
 @pytest.mark.parametrize("kind", [LowRankEmbedding, TTEmbedding])
 def test_options_of_an_embedding_are_kept(kind):
-    options = {
-        "mask_zero": True,
-        "embeddings_regularizer": "l2",
-        "activity_regularizer": "l1",
-        "trainable": False,
-    }
+    options = {"embeddings_regularizer": "l2", "activity_regularizer": "l1"}
+    options |= {"mask_zero": True, "trainable": False}
     full = keras.layers.Embedding(64, 8, embeddings_constraint="non_neg", **options)
     full.build()
     config = kind.from_embedding(full, tolerance=0.5).get_config()

@@ -28,8 +28,12 @@ def time_adjacency(length, damping):
 
 def bidirectional_adjacency(length, damping):
     """`Omega = (A^T + A) / 2`."""
-    a = time_adjacency(length, damping)
-    return (a.T + a) / 2
+    return in_direction(time_adjacency(length, damping), "both")
+
+
+def in_direction(a, receive_from):
+    """`A`, `A^T` or `Omega`: tokens receive from later ones, from earlier ones, or from both."""
+    return {"later": a, "earlier": a.T, "both": (a + a.T) / 2}[receive_from]
 
 
 def projector(vectors):

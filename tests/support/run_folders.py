@@ -16,15 +16,8 @@ from keras_tnattn_train.runs.training import EpochLog
 ROOT = Path(__file__).resolve().parents[2]
 EXPORTS = keras.backend.backend() == "tensorflow"
 # What every exported run leaves behind.
-FILES = {
-    "config.json",
-    "data.json",
-    "metrics.csv",
-    "results.json",
-    "learning_curves.png",
-    "model.keras",
-    "checkpoints",
-} | ({"export.json"} if EXPORTS else set())
+FILES = {"config.json", "data.json", "metrics.csv", "results.json", "learning_curves.png"}
+FILES |= {"model.keras", "checkpoints"} | ({"export.json"} if EXPORTS else set())
 
 
 def exporting(saved_models):
@@ -50,12 +43,13 @@ def assert_equal(folder, other):
 
 
 def assert_refused(capsys, arguments, *parts, main=train):
-    """The command ends with status 2 and one line on stderr that holds all parts."""
+    """The command ends with status 2 and one line on stderr that holds all parts; gives stdout."""
     assert main(arguments) == 2
-    error = capsys.readouterr().err
+    output, error = capsys.readouterr()
     assert error.startswith("error: ")
     assert error.count("\n") == 1
     assert all(part in error for part in parts), error
+    return output
 
 
 def interrupted_after(epochs, arguments, monkeypatch):

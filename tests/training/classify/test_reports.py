@@ -20,11 +20,8 @@ def test_the_report_has_a_row_for_each_class(tmp_path):
     reports.write_report(labels, predictions, names, tmp_path / "report.csv")
     rows = {row["class"]: row for row in read(tmp_path / "report.csv")}
     assert list(rows) == [*names, "macro avg", "weighted avg", "accuracy"]
-    for column, score in (
-        ("precision", precision_score),
-        ("recall", recall_score),
-        ("f1", f1_score),
-    ):
+    scores = {"precision": precision_score, "recall": recall_score, "f1": f1_score}
+    for column, score in scores.items():
         expected = score(labels, predictions, labels=range(4), average=None, zero_division=0)
         np.testing.assert_allclose([float(rows[name][column]) for name in names], expected)
         assert float(rows["macro avg"][column]) == expected.mean()

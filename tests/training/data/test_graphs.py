@@ -112,11 +112,8 @@ class TestSplit:
         path = folder(tmp_path, self.nodes("ab" * 50), "source,target\nn1,n2\n")
         graph = load_graph(path, test_fraction=0.3, validation_fraction=0.1, seed=1)
         parts = parts_of(graph)
-        assert {part: len(nodes) for part, nodes in parts.items()} == {
-            "train": 60,
-            "validation": 10,
-            "test": 30,
-        }
+        sizes = {part: len(nodes) for part, nodes in parts.items()}
+        assert sizes == {"train": 60, "validation": 10, "test": 30}
         assert sorted(itertools.chain(*parts.values())) == list(range(100))
         assert [graph.labels[nodes].sum() for nodes in parts.values()] == [30, 5, 15]
         assert parts == parts_of(load_graph(path, None, 0.1, 0.3, 1))

@@ -204,6 +204,12 @@ class TestCommandLine:
         assert error == "error: Expected options, --NAME VALUE. Received: other.csv. See --help\n"
 
 
+def assert_described(name, field, text):
+    assert " ".join(field.description.split()) in text, name
+    assert interval(field) in text, name
+    assert ", ".join(map(str, choices(field))) in text, name
+
+
 class TestHelp:
     @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
     def test_it_derives_from_the_declarations(self, command, capsys):
@@ -211,9 +217,7 @@ class TestHelp:
         text = " ".join(capsys.readouterr().out.replace("│", " ").split())
         for name, field in command.options.items():
             assert f"--{name.replace('_', '-')} " in text, name
-            assert " ".join(field.description.split()) in text, name
-            assert interval(field) in text, name
-            assert ", ".join(map(str, choices(field))) in text, name
+            assert_described(name, field, text)
         example = command.examples.strip().splitlines()[-1].strip()
         assert " ".join(example.split()) in text
 
@@ -240,20 +244,15 @@ class TestHelp:
         assert program(["--help"]) == 0
         brief = capsys.readouterr().out
         assert len(brief.splitlines()) < 68
-        if getattr(program, "first", ()):
-            assert "--help-all" in brief
-            assert program(["--help-all"]) == 0
-        else:
-            assert program(["--help"]) == 0
+        has_more = bool(getattr(program, "first", ()))
+        assert ("--help-all" in brief) == has_more
+        assert program(["--help-all" if has_more else "--help"]) == 0
         text = " ".join(capsys.readouterr().out.replace("│", " ").split())
         for name, field in kind.model_fields.items():
-            word = (
-                f"--{name.replace('_', '-')} " if not extras(field)["positional"] else name.upper()
-            )
+            positional = extras(field)["positional"]
+            word = name.upper() if positional else f"--{name.replace('_', '-')} "
             assert word in text, name
-            assert " ".join(field.description.split()) in text, name
-            assert interval(field) in text, name
-            assert ", ".join(map(str, choices(field))) in text, name
+            assert_described(name, field, text)
 
     def test_groups_and_defaults(self, capsys):
         main(["classify", "--help-all"])
@@ -378,14 +377,9 @@ def test_the_translator_of_the_options_of_its_model():
     config = TranslateConfig(**kinds, **sizes)
     assert config.name == "cldr_pt-en-sdpa-small-encoder-tsa-decoder-rgtn-tt-learned-0"
     model = build_translator(config, (30, 40))
-    names = {layer.name: layer for layer in model._flatten_layers()}
-    classes = {type(layer).__name__ for layer in names.values()}
-    assert {
-        "TensorizedSpectralAttention",
-        "GraphTensorNetwork",
-        "TTDense",
-        "LearnedPositionEncoding",
-    } <= classes
+    classes = {type(layer).__name__ for layer in model._flatten_layers()}
+    assert {"TensorizedSpectralAttention", "GraphTensorNetwork"} <= classes
+    assert {"TTDense", "LearnedPositionEncoding"} <= classes
     with pytest.raises(InputError, match=r"learned.*prepared='folder' alone"):
         TranslateConfig(prepared="folder", position_encoding="learned")
 

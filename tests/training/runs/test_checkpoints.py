@@ -17,6 +17,13 @@ from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.training import EpochLog
 
 
+@pytest.fixture
+def run(tmp_path):
+    run = Run(tmp_path / "run")
+    run.start_or_check(ClassifyConfig(), {})
+    return run
+
+
 def tiny_model():
     inputs = keras.Input((3,), dtype="int32")
     x = keras.layers.Embedding(9, 4)(inputs)
@@ -37,23 +44,16 @@ def test_a_checkpoint_holds_all_that_the_next_epoch_needs(tmp_path):
     assert_same_arrays(first.get_weights(), second.get_weights())
 
 
-def test_damaged_metrics(tmp_path):
-    run, model = Run(tmp_path / "run"), tiny_model()
-    run.start_or_check(ClassifyConfig(), {})
+def test_damaged_metrics(run):
+    model = tiny_model()
     run.write_metrics([{"epoch": i, "loss": i / 8} for i in (1, 2)])
     log, path = EpochLog(run), run.folder / "metrics.csv"
     log.set_model(model)
     save_state(model, 2, run.folder / "checkpoints/last.npz")
     whole = path.read_bytes()
     assert log.restore() == 2
-    for damaged in (
-        b"",
-        whole[:-9],
-        whole[:-7],
-        whole.replace(b"0.", b"?"),
-        whole + b",,1",
-        b"\xff",
-    ):
+    cut = (b"", whole[:-9], whole[:-7])
+    for damaged in (*cut, whole.replace(b"0.", b"?"), whole + b",,1", b"\xff"):
         path.write_bytes(damaged)
         with pytest.raises(InputError, match=r"metrics\.csv.*Delete its checkpoints"):
             log.restore()
@@ -82,9 +82,7 @@ def test_a_damaged_checkpoint_is_refused_or_the_same(tmp_path):
     assert refused > len(whole) / 2
 
 
-def test_a_row_without_its_checkpoint_is_dropped(tmp_path):
-    run = Run(tmp_path / "run")
-    run.start_or_check(ClassifyConfig(), {})
+def test_a_row_without_its_checkpoint_is_dropped(run):
     run.write_metrics([{"epoch": i, "loss": 1.0} for i in (1, 2, 3)])
     log, model = EpochLog(run), tiny_model()
     log.set_model(model)
@@ -101,9 +99,7 @@ def test_a_row_without_its_checkpoint_is_dropped(tmp_path):
         ([(10, 100.0)], 10.0),
     ],
 )
-def test_the_time_of_a_step_leaves_compiling_out(tmp_path, monkeypatch, ends, seconds):
-    run = Run(tmp_path / "run")
-    run.start_or_check(ClassifyConfig(), {})
+def test_the_time_of_a_step_leaves_compiling_out(run, monkeypatch, ends, seconds):
     log = EpochLog(run)
     log.set_params({"steps": 10})
     log.set_model(tiny_model())
@@ -119,9 +115,7 @@ def test_the_time_of_a_step_leaves_compiling_out(tmp_path, monkeypatch, ends, se
     ]
 
 
-def test_a_loss_that_is_no_number_is_not_the_best(tmp_path):
-    run = Run(tmp_path / "run")
-    run.start_or_check(ClassifyConfig(), {})
+def test_a_loss_that_is_no_number_is_not_the_best(run):
     log = EpochLog(run, patience=2)
     log.rows = [{"val_loss": loss} for loss in (1.0, float("nan"), 2.0)]
     assert log.done
@@ -129,9 +123,8 @@ def test_a_loss_that_is_no_number_is_not_the_best(tmp_path):
     assert not log.done
 
 
-def test_the_accuracy_may_decide_which_epoch_is_best(tmp_path, monkeypatch):
-    run, saved, done = Run(tmp_path / "run"), [], []
-    run.start_or_check(ClassifyConfig(), {})
+def test_the_accuracy_may_decide_which_epoch_is_best(run, monkeypatch):
+    saved, done = [], []
     monkeypatch.setattr(training, "save_state", lambda model, epoch, path: saved.append(epoch))
     log = EpochLog(run, patience=2, monitor="accuracy")
     for loss, accuracy in ((2, 0.5), (3, 0.7), (1, 0.6), (0, 0.7)):
@@ -142,9 +135,7 @@ def test_the_accuracy_may_decide_which_epoch_is_best(tmp_path, monkeypatch):
     assert done == [False, False, False, True]
 
 
-def test_the_best_epoch_of_a_loss_and_of_an_accuracy(tmp_path):
-    run = Run(tmp_path / "run")
-    run.start_or_check(ClassifyConfig(), {})
+def test_the_best_epoch_of_a_loss_and_of_an_accuracy(run):
     log = EpochLog(run)
     assert log.best_epoch() == log.best_epoch("val_accuracy", highest=True) == 0
     losses, accuracies = (3.0, 1.0, 2.0, 1.0), (0.1, 0.2, 0.9, 0.9)
@@ -167,10 +158,8 @@ def test_the_best_epoch_of_a_loss_and_of_an_accuracy(tmp_path):
         ("epoch loss accuracy val_loss seconds_per_step seconds", True, False),
     ],
 )
-def test_columns_of_another_training_end_the_first_step(tmp_path, columns, validated, known):
-    run, model = Run(tmp_path / "run"), tiny_model()
-    run.start_or_check(ClassifyConfig(), {})
-    log = EpochLog(run)
+def test_columns_of_another_training_end_the_first_step(run, columns, validated, known):
+    log, model = EpochLog(run), tiny_model()
     log.set_model(model)
     log.set_params({"steps": 10})
     run.write_metrics([dict.fromkeys(columns.split(), 1.0)])

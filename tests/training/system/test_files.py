@@ -29,11 +29,8 @@ def test_a_table_is_read_as_it_was_written(tmp_path):
     assert read_measurements(path, KEYS, COLUMNS) == {}
     rows = {("gat", 1): {"outcome": "trained", "epochs": 7}, ("gat", 0): {"outcome": "trained"}}
     write_measurements(path, rows, KEYS, COLUMNS)
-    assert path.read_text().splitlines() == [
-        "layer,seed,outcome,epochs",
-        "gat,1,trained,7",
-        "gat,0,trained,",
-    ]
+    lines = path.read_text().splitlines()
+    assert lines == ["layer,seed,outcome,epochs", "gat,1,trained,7", "gat,0,trained,"]
     result = read_measurements(path, KEYS, COLUMNS, blanks=True)
     assert list(result.items()) == list(rows.items())
     # Further columns do not matter.

@@ -6,6 +6,13 @@ from keras_tnattn_train.runs.run import from_json, to_json
 from keras_tnattn_train.translate.config import ATTENTIONS, PRESETS, TranslateConfig, fitting_warmup
 from keras_tnattn_train.translate.models import build_translator, compile_translator
 
+SIZES = {"model_dim": 8, "num_heads": 2, "feedforward_dim": 8}
+
+
+def power_law_attentions(config):
+    layers = build_translator(config, (20, 20))._flatten_layers()
+    return [layer for layer in layers if hasattr(layer, "metric_from")]
+
 
 def test_presets_and_attentions_are_those_of_the_translator():
     assert set(PRESETS) == set(MODELS)
@@ -73,19 +80,12 @@ def test_the_name_tells_what_is_trained(options, name):
 
 
 def test_numbers_of_epochs_that_just_fit():
-    fitting = {
-        "early_stopping": 2,
-        "epochs_after_best": 2,
-        "checkpoint_epochs": (1, 3),
-        "cooldown_epochs": 3,
-    }
+    fitting = {"early_stopping": 2, "epochs_after_best": 2, "checkpoint_epochs": (1, 3)}
+    fitting |= {"cooldown_epochs": 3}
     config = TranslateConfig(epochs=3, **fitting)
     assert {name: getattr(config, name) for name in fitting} == fitting
-    for name, value in (
-        ("epochs_after_best", 3),
-        ("cooldown_epochs", 4),
-        ("checkpoint_epochs", (4,)),
-    ):
+    too_many = {"epochs_after_best": 3, "cooldown_epochs": 4, "checkpoint_epochs": (4,)}
+    for name, value in too_many.items():
         with pytest.raises(InputError, match=name):
             TranslateConfig(epochs=3, **{**fitting, name: value})
 
@@ -127,48 +127,33 @@ def test_a_causal_metric_without_effect_is_refused(options):
 
 
 def test_options_of_the_metric_reach_the_layers():
-    sizes = {"model_dim": 8, "num_heads": 2, "feedforward_dim": 8, "residual_dim": 4}
-    sizes |= {"query_dropout": 0.1, "key_dropout": 0.2}
+    fixed = {"residual_dim": 4, "residual_units": 1, "query_dropout": 0.1, "key_dropout": 0.2}
+    of_cross_attention = {"cross_metric": "key", "metric_epsilon": 0.01}
     for options, expected in (
         ({}, [("query", 1e-9)] * 3),
-        (
-            {"cross_metric": "key", "metric_epsilon": 0.01},
-            [("query", 0.01), ("query", 0.01), ("key", 0.01)],
-        ),
+        (of_cross_attention, [("query", 0.01), ("query", 0.01), ("key", 0.01)]),
     ):
-        config = TranslateConfig(preset="plga-2", **sizes, residual_units=1, **options)
-        layers = build_translator(config, (20, 20))._flatten_layers()
-        layers = [x for x in layers if hasattr(x, "metric_from")]
+        config = TranslateConfig(preset="plga-2", **SIZES, **fixed, **options)
+        layers = power_law_attentions(config)
         result = [(x.metric_from, x.epsilon) for x in layers]
         assert sorted(result, reverse=True) == sorted(expected, reverse=True)
         assert {(x.query_dropout, x.key_dropout) for x in layers} == {(0.1, 0.2)}
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"),
+    ("options", "causal"),
     [
-        ({"preset": "sdpa", "encoder_attention": "plga"}, [(4, 1, 0.1, False)]),
-        (
-            {"preset": "plga-small", "attention": "sdpa", "encoder_attention": "plga"},
-            [(4, 1, 0.1, False)],
-        ),
-        (
-            {"preset": "sdpa", "decoder_attention": "plga", "causal_metric": True},
-            [(4, 1, 0.1, True)],
-        ),
+        ({"preset": "sdpa", "encoder_attention": "plga"}, False),
+        ({"preset": "plga-small", "attention": "sdpa", "encoder_attention": "plga"}, False),
+        ({"preset": "sdpa", "decoder_attention": "plga", "causal_metric": True}, True),
     ],
 )
-def test_options_of_the_metric_reach_another_attention(options, expected):
-    sizes = {"model_dim": 8, "num_heads": 2, "feedforward_dim": 8, "num_layers": 1}
+def test_options_of_the_metric_reach_another_attention(options, causal):
     of_plga = {"residual_dim": 4, "residual_units": 1, "metric_epsilon": 0.1}
-    config = TranslateConfig(**sizes, **of_plga, **options)
-    layers = build_translator(config, (20, 20))._flatten_layers()
-    result = [
-        (x.residual_dim, x.residual_units, x.epsilon, x.causal_metric)
-        for x in layers
-        if hasattr(x, "metric_from")
-    ]
-    assert result == expected
+    config = TranslateConfig(**SIZES, num_layers=1, **of_plga, **options)
+    (layer,) = power_law_attentions(config)
+    assert (layer.residual_dim, layer.residual_units, layer.epsilon) == (4, 1, 0.1)
+    assert layer.causal_metric is causal
 
 
 @pytest.mark.parametrize(
@@ -204,8 +189,7 @@ def test_which_decoders_read_ahead(options, expected):
 
 
 def test_a_compiled_translator_has_the_optimizer_of_the_options():
-    sizes = {"model_dim": 8, "num_heads": 2, "feedforward_dim": 8, "num_layers": 1}
-    config = TranslateConfig(**sizes, epochs=6, cooldown_epochs=2, warmup_steps=7)
+    config = TranslateConfig(**SIZES, num_layers=1, epochs=6, cooldown_epochs=2, warmup_steps=7)
     optimizer = compile_translator(config, (20, 20), steps_per_epoch=5).optimizer
     assert (optimizer.beta_1, optimizer.beta_2, optimizer.epsilon) == (0.9, 0.98, 1e-9)
     schedule = optimizer.get_config()["learning_rate"]["config"]

@@ -221,11 +221,8 @@ def test_the_spread_of_the_metric(run, tmp_path, drawn):
     (axes,) = drawn[f"{tmp_path.name}/metric_spread.png"]
     with (tmp_path / "metric_spread.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert {row["layer"] for row in rows} == {
-        "encoder_0/attention",
-        "decoder_0/self_attention",
-        "decoder_0/cross_attention",
-    }
+    paths = {row["layer"] for row in rows}
+    assert paths == {"encoder_0/attention", "decoder_0/self_attention", "decoder_0/cross_attention"}
     heights = [bar.get_height() for bar in axes.patches]
     assert heights == pytest.approx([float(row["spread"]) for row in rows])
     assert max(heights) > 0
@@ -245,13 +242,8 @@ def test_pictures_of_another_sentence_are_removed(run, tmp_path, drawn, capsys):
     assert all((out / name).exists() for name in first["files"])
     second = explained_by(run[0], "vi rios", blocks=("decoder_0.self",), **options)
     files = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
-    assert files == {
-        *second["files"],
-        *others,
-        "explanation.json",
-        "index.html",
-        "distributions.csv",
-    }
+    described = {"explanation.json", "index.html", "distributions.csv"}
+    assert files == {*second["files"], *others, *described}
 
 
 @pytest.mark.parametrize(

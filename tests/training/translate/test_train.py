@@ -6,6 +6,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from conformance import to_numpy
 from import_path import run_python
 from run_folders import (
     EXPORTS,
@@ -24,8 +25,12 @@ from keras_tnattn_train.translate.config import TranslateConfig
 from keras_tnattn_train.translate.train import TranslatorLog
 
 
+def resuming(folder, *more):
+    return ["translate", "--run-dir", str(folder), "--resume", *more]
+
+
 def resumed(folder):
-    return main(["translate", "--run-dir", str(folder), "--resume"])
+    return main(resuming(folder))
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +54,9 @@ def copy_of(run, folder):
 def test_a_run_folder_holds_it_all(whole):
     _, folder = whole
     assert {path.name for path in folder.iterdir()} == (FILES | {"prepared"}) - {"export.json"}
+    kept = ("best_loss", "best_accuracy", "epoch_0002", "epoch_0003")
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {
-        "last.npz",
-        "best_loss.weights.npz",
-        "best_accuracy.weights.npz",
-        "epoch_0002.weights.npz",
-        "epoch_0003.weights.npz",
+        *("last.npz", *(f"{name}.weights.npz" for name in kept))
     }
     rows = Run(folder).read_metrics()
     assert [row["epoch"] for row in rows] == [1, 2, 3, 4]
@@ -73,13 +75,10 @@ def test_the_model_is_that_of_the_lowest_loss(whole):
     model = keras.models.load_model(folder / "model.keras")
     rows = Run(folder).read_metrics()
     best = 1 + int(np.argmin([row["val_loss"] for row in rows]))
-    weights = [keras.ops.convert_to_numpy(weight) for weight in model.trainable_weights]
-    saved_weights = {}
+    weights, saved_weights = to_numpy(model.trainable_weights), {}
     for name in ("best_loss", "epoch_0002", "epoch_0003"):
         load_weights(model, folder / f"checkpoints/{name}.weights.npz", "")
-        saved_weights[name] = [
-            keras.ops.convert_to_numpy(weight) for weight in model.trainable_weights
-        ]
+        saved_weights[name] = to_numpy(model.trainable_weights)
     assert all(map(np.array_equal, weights, saved_weights["best_loss"]))
     assert not all(map(np.array_equal, saved_weights["epoch_0002"], saved_weights["epoch_0003"]))
     if best in (2, 3):
@@ -215,8 +214,8 @@ def test_a_finished_run_is_exported(whole, tmp_path, capsys):
 
     folder = tmp_path / "run"
     shutil.copytree(whole[1], folder)
-    arguments = ["translate", "--run-dir", str(folder), "--resume", "--export", "--export-beam"]
-    arguments += ["2", "--saved-models", str(tmp_path / "saved")]
+    saved = str(tmp_path / "saved")
+    arguments = resuming(folder, "--export", "--export-beam", "2", "--saved-models", saved)
     assert main(arguments) == 0
     results = Run(folder).results
     assert results == Run(whole[1]).results | {"exported": results["exported"]}
@@ -233,8 +232,7 @@ def test_a_finished_run_is_exported(whole, tmp_path, capsys):
 
 class TestRefusals:
     def test_options_given_again(self, whole, capsys):
-        arguments = ["translate", "--run-dir", str(whole[1]), "--resume"]
-        assert main([*arguments, "--checkpoint-epochs", "2", "3"]) == 0
+        assert main(resuming(whole[1], "--checkpoint-epochs", "2", "3")) == 0
         assert "finished" in capsys.readouterr().out
 
     @pytest.mark.slow
@@ -246,14 +244,13 @@ class TestRefusals:
         corpus = table(tmp_path / "other.tsv", pairs=110)
         config = config.replace(corpus=corpus)
         (folder / "config.json").write_text(to_json(config))
-        arguments = ["translate", "--run-dir", str(folder), "--resume"]
-        assert_refused(capsys, arguments, "was started", "vocabulary")
+        assert_refused(capsys, resuming(folder), "was started", "vocabulary")
 
     def test_a_damaged_preparation(self, whole, capsys, tmp_path):
         folder = copy_of(whole[1], tmp_path / "run")
         (folder / "prepared/train_source_ids.npy").write_bytes(b"half a file")
-        arguments = ["translate", "--run-dir", str(folder), "--resume"]
-        assert_refused(capsys, arguments, "train_source_ids.npy", "prepare the corpus again")
+        told = "prepare the corpus again"
+        assert_refused(capsys, resuming(folder), "train_source_ids.npy", told)
 
     def test_a_missing_checkpoint(self, whole, capsys, tmp_path):
         folder = copy_of(whole[1], tmp_path / "run")
@@ -261,9 +258,8 @@ class TestRefusals:
         *rows, last = Run(folder).read_metrics()
         Run(folder).write_metrics([*rows, {**last, "val_loss": 99.0}])
         (folder / "checkpoints/best_loss.weights.npz").unlink()
-        arguments = ["translate", "--run-dir", str(folder), "--resume"]
         told = "to train the run from the beginning"
-        assert_refused(capsys, arguments, "best_loss.weights.npz", told)
+        assert_refused(capsys, resuming(folder), "best_loss.weights.npz", told)
 
     def test_a_checkpoint_of_another_vocabulary(self, whole, capsys, tmp_path):
         folder = copy_of(whole[1], tmp_path / "run")
@@ -271,8 +267,7 @@ class TestRefusals:
             arrays = [file[f"arr_{i}"] for i in range(len(file.files))]
         arrays[1] = arrays[1][:-1]  # the source embedding: a word piece less
         np.savez(folder / "checkpoints/last.npz", *arrays)
-        arguments = ["translate", "--run-dir", str(folder), "--resume"]
-        assert_refused(capsys, arguments, "checkpoint of this model", "last.npz")
+        assert_refused(capsys, resuming(folder), "checkpoint of this model", "last.npz")
 
 
 @pytest.mark.slow
