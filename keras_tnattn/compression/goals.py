@@ -248,11 +248,17 @@ def finite(metric: Metric, prepare: Callable[[keras.Model], None]) -> Metric:
     @functools.wraps(metric)
     def number_of(model: keras.Model) -> float:
         prepare(model)
-        value = float(metric(model))
-        if not math.isfinite(value):
+        value: Any = metric(model)
+        try:
+            number = float(value)
+        except TypeError:
+            number = math.nan
+        if not math.isfinite(number):
             raise ValueError(f"Expected a finite metric. Received: metric(model)={value}")
-        return value
+        return number
 
+    if not callable(metric):
+        raise ValueError(f"Expected a function of a model. Received: metric={metric}")
     return number_of
 
 
@@ -298,13 +304,13 @@ def as_tuple(names: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _check_patterns(filters: Any) -> None:
-    for pattern in as_tuple(filters):
-        try:
+    try:
+        for pattern in as_tuple(filters):
             re.compile(pattern)
-        except (re.error, TypeError) as error:
-            raise ValueError(
-                f"Expected regular expressions. Received: filters={filters!r} ({error})"
-            ) from error
+    except (re.error, TypeError) as error:
+        raise ValueError(
+            f"Expected regular expressions. Received: filters={filters!r} ({error})"
+        ) from error
 
 
 @dataclasses.dataclass(frozen=True)

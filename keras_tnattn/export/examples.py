@@ -67,11 +67,14 @@ def example_of(model: keras.Model, example: Tensors) -> Any:
         rng = np.random.default_rng(0)
         return keras.tree.map_structure(lambda x: _random(rng, x), inputs)
     if isinstance(example, Mapping) and isinstance(inputs, Mapping):
+        if set(inputs) - set(example):
+            raise ValueError(f"Expected inputs {list(inputs)}. Received: inputs {list(example)}")
         example = {name: example[name] for name in inputs}
     elif isinstance(example, Mapping):
-        flat = keras.tree.flatten(inputs)
-        by_name = [example.get(x.name) for x in flat]
-        example = keras.tree.pack_sequence_as(inputs, by_name)
+        names = [x.name for x in keras.tree.flatten(inputs)]
+        if set(names) - set(example):
+            raise ValueError(f"Expected inputs {names}. Received: inputs {list(example)}")
+        example = keras.tree.pack_sequence_as(inputs, [example[name] for name in names])
     return keras.tree.map_structure(_as_array, inputs, example)
 
 

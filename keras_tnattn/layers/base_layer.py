@@ -62,7 +62,21 @@ class BaseLayer(keras.layers.Layer):
         if tensors.get("adjacency") is not None and tensors["adjacency"] is tensors["inputs"]:
             # As many features as tokens: the shape alone would do.
             raise ValueError(f"Expected a graph. Received: adjacency=inputs{_usage(kind)}")
-        return super().__call__(*args, **kwargs)
+        was_built = self.built
+        outputs = super().__call__(*args, **kwargs)
+        if not was_built:
+            self._freeze_parts()
+        return outputs
+
+    def build_from_config(self, config: dict[str, Any]) -> None:
+        super().build_from_config(config)
+        self._freeze_parts()
+
+    def _freeze_parts(self) -> None:
+        """Freezes the layers that `build` made, if this layer is frozen."""
+        if not self.trainable:
+            self.trainable = True  # what does not change is not handed on
+            self.trainable = False
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of the constructor, from the attributes of their names."""

@@ -115,10 +115,8 @@ def test_lists_from_an_iterable_are_inputs_and_labels():
 def test_what_ends_heals_for_one_epoch_only():
     result = compress(one_input(), target=1.5, formats="low_rank")
     weights = result.model.get_weights()
-    with pytest.raises(
-        ValueError,
-        match=r"Received: a generator, which can be iterated over only once, and epochs=2",
-    ):
+    message = "Received: a generator, which can be iterated over only once, and epochs=2"
+    with pytest.raises(ValueError, match=message):
         result.heal(((A, Y) for _ in range(3)), epochs=2)
     assert_same_arrays(weights, result.model.get_weights())
     assert len(result.heal((A, Y) for _ in range(3))) == 1

@@ -595,12 +595,8 @@ def test_a_choice_that_is_too_large_is_made_smaller(monkeypatch):
     assert compress(model, target=2.0, data=IDS).report.ratio >= 2
 
 
-class Rate(keras.optimizers.schedules.LearningRateSchedule):
-    def __call__(self, step):
-        return 1e-3
-
-    def get_config(self):
-        return {}
+class Rate(keras.optimizers.schedules.ExponentialDecay):
+    """A schedule that Keras does not know."""
 
 
 def first_output(labels, outputs):
@@ -615,9 +611,8 @@ def cut_off(x):
 def test_a_compiled_model_comes_back_compiled_and_loads(tmp_path):
     model, labels = sequential(), np.zeros(len(IDS))
     model.add(keras.layers.Dense(64, cut_off))
-    metrics = ["accuracy", first_output]
-    optimizer = keras.optimizers.Adam(Rate())
-    model.compile(optimizer, "sparse_categorical_crossentropy", metrics=metrics)
+    options = {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy", first_output]}
+    model.compile(keras.optimizers.Adam(Rate(1e-3, 9, 0.9)), **options)
     model.fit(IDS, labels, verbose=0)
     options = {"metric": lambda small: -small.evaluate(IDS, labels, verbose=0)[0], "max_drop": 9}
     result = compress(model, data=IDS, bits=8, formats=(), **options)

@@ -1,5 +1,6 @@
 """A model is copied with all its state, or refused; the original stays as it is."""
 
+import functools
 import threading
 
 import keras
@@ -148,9 +149,8 @@ class Around(keras.layers.Layer):
 def test_a_file_names_the_class_that_is_not_registered(tmp_path):
     model = keras.Sequential([keras.Input((32,)), Around()])
     compress(model, target=2.0, verbose=0).model.save(tmp_path / "small.keras")
-    with pytest.raises(
-        ValueError, match=r"Could not load a compressed Around: .*'Around'"
-    ) as error:
+    message = "Could not load a compressed Around: .*'Around'"
+    with pytest.raises(ValueError, match=message) as error:
         keras.models.load_model(tmp_path / "small.keras")
     assert len(str(error.value)) < 400
     loaded = keras.models.load_model(tmp_path / "small.keras", {"Around": Around})
@@ -211,12 +211,8 @@ def test_other_threads_get_the_original_answers_all_the_time():
     asking = threading.Thread(target=ask)
     asking.start()
     try:
-        compressing = [
-            threading.Thread(
-                target=compress, args=(model, 2.0), kwargs={"data": ROWS, "verbose": 0}
-            )
-            for _ in range(2)
-        ]
+        small = functools.partial(compress, model, 2.0, data=ROWS, verbose=0)
+        compressing = [threading.Thread(target=small) for _ in range(2)]
         for thread in compressing:
             thread.start()
         for thread in compressing:

@@ -58,6 +58,9 @@ def test_errors_of_kernels_are_those_before_the_activation(activation):
         ({"batch_size": -1}, "batch_size=-1"),
         ({"filters": "["}, r"regular expressions.*filters='\['"),
         ({"filters": ["a", 3]}, "regular expressions"),
+        ({"filters": 3}, "regular expressions"),
+        ({"metric": 3}, "metric=3"),
+        ({"metric": lambda model: None}, r"metric\(model\)=None"),
         ({"filters": "zzz"}, r"(?s)layers that can be replaced.*target=2.*not selected by"),
     ],
 )
@@ -71,14 +74,10 @@ def test_numbers_of_healing_out_of_range():
     model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)])
     result = compress(model, target=2)
     before = result.model.get_weights()
-    for name, value in (
-        ("epochs", -1),
-        ("epochs", 1.5),
-        ("batch_size", 0),
-        ("learning_rate", -1.0),
-    ):
-        with pytest.raises(ValueError, match=f"{name}={value}"):
-            result.heal(np.ones((4, 64), "float32"), **{name: value})
+    for name, values in (("epochs", (-1, 1.5)), ("batch_size", (0,)), ("learning_rate", (-1.0,))):
+        for value in values:
+            with pytest.raises(ValueError, match=f"{name}={value}"):
+                result.heal(np.ones((4, 64), "float32"), **{name: value})
     assert_same_arrays(before, result.model.get_weights())
     model.trainable = False
     with pytest.raises(ValueError, match="trainable weights"):

@@ -101,6 +101,8 @@ def test_a_model_of_two_inputs_becomes_onnx(tmp_path):
     rng = np.random.default_rng(0)
     example = {name: rng.normal(size=(3, 8)).astype("float32") for name in inputs}
     assert export_onnx(model, tmp_path / "model.onnx", example).exists()
+    with pytest.raises(ValueError, match=r"inputs \['left', 'right'\]. Received: inputs \['a'\]"):
+        export_onnx(model, tmp_path / "other.onnx", {"a": example["left"]})
 
 
 @pytest.mark.skipif(BACKEND not in formats.BACKENDS["OpenVINO"], reason="does not write OpenVINO")

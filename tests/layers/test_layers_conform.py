@@ -184,6 +184,16 @@ def test_regularizers_and_constraints_reach_the_weights(name):
                 )
 
 
+@pytest.mark.parametrize("name", SELF_ATTENTIONS | OTHERS)
+def test_what_is_frozen_is_built_frozen(name):
+    make_layer, inputs = (SELF_ATTENTIONS | OTHERS)[name]
+    config = {**make_layer().get_config(), "trainable": False}
+    called, loaded = (type(make_layer()).from_config(config) for _ in range(2))
+    called(inputs)
+    loaded.build_from_config(called.get_build_config())
+    assert not called.trainable_variables + loaded.trainable_variables
+
+
 def test_no_public_layer_is_left_out():
     # Not called with one float tensor: tests of their own.
     tested = {layers.TransformerDecoder, layers.TokenEmbedding}

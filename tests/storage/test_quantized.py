@@ -149,7 +149,7 @@ def test_recurrent_layers_run_on_cells_of_integers(name, options, tmp_path):
             step, _ = small(inputs[:, 0], states)
             np.testing.assert_allclose(to_numpy(step), outputs[:, 0], atol=1e-5)
         saved_and_loaded(model, inputs, tmp_path)
-    # In another thread, too, where a kernel of this one's loop may be out of reach.
+    # Another thread may not reach the kernel of this one's loop.
     small.get_dropout_mask(inputs[:, 0])
     others = []
     thread = threading.Thread(target=lambda: others.append(small.kernel))

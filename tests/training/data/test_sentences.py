@@ -40,7 +40,7 @@ def test_lines(tmp_path):
 def test_a_column_of_a_table(tmp_path):
     path = tmp_path / "table.csv"
     path.write_bytes(
-        b'id,text,note\n1,"two\nlines, ""quoted""",x\n2,\xff,x\n3,c\n4,,x\n\n5,d,\xff\n'
+        b'id,text,note\n1,"two\nlines, ""quoted""",x\n2,\xff,x\n3,c\n4,,x\n\n5,d,\xff\n,,\n'
     )
     assert rows(path) == [
         Row(2, 'two\nlines, "quoted"'),
@@ -48,8 +48,9 @@ def test_a_column_of_a_table(tmp_path):
         Row(4, None, "2 fields instead of 3, beginning with '3'"),
         Row(5, None, "empty"),
         Row(7, "d"),
+        Row(8, None, "empty"),
     ]
-    assert [row.text for row in rows(path, "id")] == ["1", "2", None, "4", "5"]
+    assert [row.text for row in rows(path, "id")] == ["1", "2", None, "4", "5", None]
     with pytest.raises(InputError, match=r"column 'body'.*columns=\['id', 'text', 'note'\]"):
         rows(path, "body")
 

@@ -118,11 +118,8 @@ class TestBeforeTheHeader:
         with open_table(path) as table:
             rows = [(str(row), row.problem is None) for row in table]
             notes = list(table.notes())
-        assert rows == [
-            ("row 3 (line 5)", True),
-            ("row 4 (line 7)", True),
-            ("row 6 (line 9)", False),
-        ]
+        names = ["row 3 (line 5)", "row 4 (line 7)", "row 6 (line 9)"]
+        assert rows == list(zip(names, [True, True, False], strict=True))
         assert notes == ["1 comment line (#) left out", "1 row of empty fields left out"]
         one_column = write(tmp_path / "one.csv", 'a\nx\n\n""\ny\n')
         assert read(one_column)[1:] == ([["x"], ["y"]], [], ["1 row of empty fields left out"])

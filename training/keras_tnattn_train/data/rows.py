@@ -29,7 +29,13 @@ class TableRow(NamedTuple):
 
 
 class Table(abc.ABC):
-    """An open table; an iterator over its rows, which are read once."""
+    """An open table; an iterator over its rows, which are read once.
+
+    Attributes:
+        keeps_empty_rows: Whether a row of empty fields is a bad row; by default it is left out.
+    """
+
+    keeps_empty_rows = False
 
     def __init__(self, path: str | Path, columns: Iterable[str]) -> None:
         self.path, self.columns = path, [name.strip() for name in columns]

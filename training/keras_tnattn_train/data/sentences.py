@@ -61,6 +61,7 @@ def from_file(
         )
     if suffix in SUFFIXES:
         with open_table(path, suffix=suffix) as table:
+            table.keeps_empty_rows = True  # an answer for each row
             yield _column(table, _place(table, column, columns), warn)
     else:
         with open_lines(path, "text file") as lines:

@@ -178,7 +178,11 @@ class DelimitedTable(Table):
             fields, problem = record.fields, record.problem
             if problem is None:
                 if not any(fields):
-                    self._empty += len(fields) > int(self._unquoted)
+                    is_row = len(fields) > int(self._unquoted)
+                    if is_row and self.keeps_empty_rows:
+                        yield TableRow(number, record.line, [], "empty")
+                    else:
+                        self._empty += is_row
                     continue
                 if self._is_comment(fields):
                     self._comments += 1
