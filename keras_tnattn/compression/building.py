@@ -140,7 +140,7 @@ def compile_like(original: Inventory, small: keras.Model) -> None:
     model = original.model
     custom = type(model).compile is not keras.Model.compile
     by_config = type(model).compile_from_config is not keras.Model.compile_from_config
-    if small.compiled or not model.compiled or (custom and not by_config):
+    if not model.compiled or (custom and not by_config):
         return
     try:
         with keras.saving.custom_object_scope(custom_objects(original)):

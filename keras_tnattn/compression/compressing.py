@@ -144,7 +144,7 @@ class CompressionResult:
         """
         if self.model is self._original.model:
             raise ValueError(f"Expected a model that became smaller. Received: {self.model.name}")
-        if self._vectors and self._vectors != _vectors(self.model):
+        if any(_hash(weight) != former for weight, former in self._vectors):
             raise ValueError(
                 "Expected a model that was not trained since it was compressed, because healing "
                 "begins with its floats: heal it before you train it. Received: "
@@ -216,7 +216,9 @@ class CompressionResult:
 
     def _report_model(self, model: keras.Model, **values: Any) -> None:
         """Notes values of a finished model, and the size of its file."""
-        self._vectors = _vectors(model) if self._assembly.quantize else []
+        # Of integers what `fit` may change: the weights that are no kernels.
+        vectors = model.trainable_weights if self._assembly.quantize else ()
+        self._vectors = [(weight, _hash(weight)) for weight in vectors]
         changed = any(row.format != "kept" for row in self.report.layers)
         size = file_bytes(model, self._suffix) if changed else None
         self.report = dataclasses.replace(self.report, file_bytes=size, **values)
@@ -608,9 +610,8 @@ def _renumbered(id_orders: Mapping[str, np.ndarray], inputs: Any) -> Any:
     return renumber_ids(inputs, np.argsort(next(iter(id_orders.values()))))
 
 
-def _vectors(model: keras.Model) -> list[int]:
-    """Returns hashes of what `fit` may change: of layers with integers that is no kernels."""
-    return [hash(ops.convert_to_numpy(weight).tobytes()) for weight in model.trainable_weights]
+def _hash(weight: keras.Variable) -> int:
+    return hash(ops.convert_to_numpy(weight).tobytes())
 
 
 def _check_model(model: Any) -> None:

@@ -243,12 +243,20 @@ class Options:
 
 
 def finite(metric: Metric, prepare: Callable[[keras.Model], None]) -> Metric:
-    """Returns a metric of models that are prepared, which refuses values that are not finite."""
+    """Returns a metric that refuses values which are not finite.
+
+    Models that it cannot measure are prepared: `evaluate` needs compiled ones.
+    """
 
     @functools.wraps(metric)
     def number_of(model: keras.Model) -> float:
-        prepare(model)
-        value: Any = metric(model)
+        try:
+            value: Any = metric(model)
+        except ValueError:
+            if model.compiled:
+                raise
+            prepare(model)
+            value = metric(model)
         try:
             number = float(value)
         except TypeError:

@@ -44,7 +44,7 @@ def become(layer: keras.layers.Layer, new: keras.layers.Layer) -> None:
     state |= {name: vars(layer)[name] for name in _NODES}
     for name, value in _plain_attributes(layer).items():
         state.setdefault(name, value)
-    if "cell" in state and hasattr(layer, "units"):  # of LSTM and GRU; RNN has none
+    if hasattr(new, "cell") and hasattr(layer, "units"):  # of LSTM and GRU; RNN has none
         state["units"] = layer.units
     assume(layer, new)
 

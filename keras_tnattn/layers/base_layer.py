@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar
 
 import keras
@@ -38,6 +38,11 @@ class BaseLayer(keras.layers.Layer):
     fixed_arguments: ClassVar[Collection[str]] = ()
     __signature__: Any = _ConstructorSignature()
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "build" in vars(cls):
+            cls.build = _freezing_parts(cls.build)  # type: ignore[method-assign]
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.supports_masking = True
@@ -62,21 +67,7 @@ class BaseLayer(keras.layers.Layer):
         if tensors.get("adjacency") is not None and tensors["adjacency"] is tensors["inputs"]:
             # As many features as tokens: the shape alone would do.
             raise ValueError(f"Expected a graph. Received: adjacency=inputs{_usage(kind)}")
-        was_built = self.built
-        outputs = super().__call__(*args, **kwargs)
-        if not was_built:
-            self._freeze_parts()
-        return outputs
-
-    def build_from_config(self, config: dict[str, Any]) -> None:
-        super().build_from_config(config)
-        self._freeze_parts()
-
-    def _freeze_parts(self) -> None:
-        """Freezes the layers that `build` made, if this layer is frozen."""
-        if not self.trainable:
-            self.trainable = True  # what does not change is not handed on
-            self.trainable = False
+        return super().__call__(*args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of the constructor, from the attributes of their names."""
@@ -109,6 +100,19 @@ class BaseLayer(keras.layers.Layer):
             free = _FREE if form.endswith("...") else _FREE | {"..."}
             sizes |= {key: size for key, size in (fitted or {}).items() if key not in free}
         return sizes
+
+
+def _freezing_parts(build: Callable[..., None]) -> Callable[..., None]:
+    """Returns a `build` that freezes the layers which it makes for a frozen layer."""
+
+    @functools.wraps(build)
+    def build_and_freeze(layer: Any, *args: Any, **kwargs: Any) -> None:
+        build(layer, *args, **kwargs)
+        if not layer.trainable:
+            layer.trainable = True  # what does not change is not handed on
+            layer.trainable = False
+
+    return build_and_freeze
 
 
 def _whole_signature(kind: Any) -> inspect.Signature:

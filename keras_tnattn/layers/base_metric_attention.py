@@ -133,9 +133,13 @@ class BaseMetricAttention(BaseLayer):
         """The dtype of queries, keys, metric and scores: float32, or float64."""
         return at_least_float32(self.variable_dtype)
 
-    def __call__(self, query: Any, value: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # `call` gets copies, of which it cannot tell that they are one tensor.
-        return super().__call__(query, None if value is query else value, *args, **kwargs)
+        if len(args) > 1 and args[1] is args[0]:
+            args = (args[0], None, *args[2:])
+        elif kwargs.get("value") is not None and kwargs["value"] is kwargs.get("query", *args[:1]):
+            kwargs["value"] = None
+        return super().__call__(*args, **kwargs)
 
     def _tensors(self, arguments: dict[str, Any]) -> dict[str, Any]:
         # What stands in for a missing value has its length.

@@ -555,7 +555,8 @@ def round_to_groups(
 
     Args:
         matrix: Float tensor `(rows, columns)`.
-        parts: As for `dequantize_groups`; the integers are not read.
+        parts: As for `dequantize_groups`. Integers of 8 bits without a 0, such as symmetric ones,
+            stay so.
         bits: 2, 3, 4, 6 or 8.
         group_size: Entries of a group.
         axis: 0 or 1. Defaults to 0.
@@ -567,8 +568,7 @@ def round_to_groups(
     values = ops.cast(matrix, "float32")
     shared = [ops.convert_to_tensor(part) for part in parts[1:]]
     steps, offsets = _steps_and_zeros(shared, values.shape[axis], bits, group_size, axis)
-    # Symmetric ones stay so: see `_lowest`.
-    lowest = ops.cast(ops.all(offsets == 128), "float32")
+    lowest = ops.cast(ops.min(ops.cast(parts[0], "int32")) > 0, "float32") if bits == 8 else 0.0
     numbers = ops.clip(ops.round(values / steps) + offsets, lowest, 2**bits - 1)
     return numbers, (numbers - offsets) * steps
 

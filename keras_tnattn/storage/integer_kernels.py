@@ -33,9 +33,11 @@ class Kernel:
             return self
         if self.name not in vars(layer).get("_kernel_shapes", {}):
             raise AttributeError(f"You must build the layer before accessing `{self.name}`.")
-        kernels = vars(layer).get(_of_thread("_kernels_of_loop")) or {}
-        kernel = kernels.get(self.name)
-        return layer.restored_kernel(self.name) if kernel is None else kernel
+        if isinstance(layer, LoopKernels):
+            kernels = vars(layer).get(_of_thread("_kernels_of_loop"), {})
+            if self.name in kernels:
+                return kernels[self.name]
+        return layer.restored_kernel(self.name)
 
     def __set__(self, layer: Any, value: Any) -> None:
         """Ignores the kernel that `build` assigns, because `add_weight` made its parts."""

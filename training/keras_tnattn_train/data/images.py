@@ -127,8 +127,9 @@ def read_picture(path: Path, size: tuple[int, int] | None = None) -> np.ndarray:
 
     try:
         with Image.open(path) as image:
+            deep = image.mode == "I" and image.format in ("PNG", "PPM")  # of 16 bits
             image = ImageOps.exif_transpose(image)
-            if image.mode.startswith("I;16"):  # `convert` would cut off what is above 255
+            if deep or image.mode.startswith("I;16"):  # `convert` would cut off what is above 255
                 image = Image.fromarray((np.asarray(image) >> 8).astype("uint8"))
             elif image.mode in ("I", "F"):
                 raise ValueError("of 32 bits for a pixel, not 8 or 16")
