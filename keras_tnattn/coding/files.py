@@ -117,7 +117,8 @@ def load_model(
     Args:
         path: The file.
         custom_objects: As for `keras.models.load_model`. Default: none.
-        safe_mode: As for `keras.models.load_model`; `False` runs code of `Lambda` layers.
+        safe_mode: As for `keras.models.load_model`; `False` runs code of `Lambda` layers. Defaults
+            to `True`.
 
     Returns:
         A Keras model, compiled if the one that was saved was.

@@ -38,14 +38,10 @@ class BaseLayer(keras.layers.Layer):
     fixed_arguments: ClassVar[Collection[str]] = ()
     __signature__: Any = _ConstructorSignature()
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "build" in vars(cls):
-            cls.build = _freezing_parts(cls.build)  # type: ignore[method-assign]
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.supports_masking = True
+        self.build = _freezing_parts(self, self.build)  # type: ignore[has-type, method-assign]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         kind: Any = type(self)
@@ -102,12 +98,12 @@ class BaseLayer(keras.layers.Layer):
         return sizes
 
 
-def _freezing_parts(build: Callable[..., None]) -> Callable[..., None]:
-    """Returns a `build` that freezes the layers which it makes for a frozen layer."""
+def _freezing_parts(layer: BaseLayer, build: Callable[..., None]) -> Callable[..., None]:
+    """Returns a layer's `build` that freezes what it makes if the layer is frozen."""
 
     @functools.wraps(build)
-    def build_and_freeze(layer: Any, *args: Any, **kwargs: Any) -> None:
-        build(layer, *args, **kwargs)
+    def build_and_freeze(*args: Any, **kwargs: Any) -> None:
+        build(*args, **kwargs)
         if not layer.trainable:
             layer.trainable = True  # what does not change is not handed on
             layer.trainable = False

@@ -44,19 +44,10 @@ EXPORTS = {
     "LiteRT": export_litert,
     "OpenVINO": export_openvino,
 }
-NEEDS = {
-    "SavedModel": "tensorflow",
-    "ONNX": "onnxruntime",
-    "LiteRT": "ai_edge_litert",
-    "OpenVINO": "openvino",
-}
-SUFFIXES = {"SavedModel": "", "ONNX": ".onnx", "LiteRT": ".tflite", "OpenVINO": ".xml"}
-RUNS = {
-    "SavedModel": running.run_saved_model,
-    "ONNX": running.run_file,
-    "LiteRT": running.run_file,
-    "OpenVINO": running.run_file,
-}
+PACKAGES = ("tensorflow", "onnxruntime", "ai_edge_litert", "openvino")
+NEEDS = dict(zip(EXPORTS, PACKAGES, strict=True))
+SUFFIXES = dict(zip(EXPORTS, ("", ".onnx", ".tflite", ".xml"), strict=True))
+RUNS = {**dict.fromkeys(EXPORTS, running.run_file), "SavedModel": running.run_saved_model}
 IDS = np.random.default_rng(0).integers(1, 30, (3, 9)).astype("int32")
 IDS[0, 5:] = 0
 # Converters warn of their own libraries.
@@ -178,9 +169,9 @@ def test_inputs_with_other_names_are_timed_in_order(tmp_path):
     pytest.importorskip("onnxruntime")
     first, second = keras.Input((4,), name="second"), keras.Input((6,), name="first")
     joined = keras.layers.Concatenate()([first, second])
-    model = keras.Model({"a": first, "b": second}, keras.layers.Dense(3)(joined))
+    model = keras.Model({"b": first, "a": second}, keras.layers.Dense(3)(joined))
     path = export_onnx(model, tmp_path / "model.onnx")
-    assert file_costs(path, model, {"b": np.ones((2, 6)), "a": np.ones((2, 4))}).error < 1e-6
+    assert file_costs(path, model, {"a": np.ones((2, 6)), "b": np.ones((2, 4))}).error < 1e-6
 
 
 class Moving(keras.layers.Layer):

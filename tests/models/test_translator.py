@@ -5,7 +5,7 @@ from conformance import saved_and_loaded, to_numpy
 from slow_cases import slow_but
 
 from keras_tnattn import layers
-from keras_tnattn.models import ATTENTIONS, Translator, translator
+from keras_tnattn.models import ATTENTIONS, Translator, language_model, translator
 from keras_tnattn.search import BeamSearch
 
 SIZES = {"model_dim": 8, "num_heads": 2, "feedforward_dim": 8, "dropout": 0.0}
@@ -18,6 +18,17 @@ SMALL = {"plga": {"residual_units": 1, "residual_dim": 4, "causal_metric": True}
 
 def make(attention="sdpa", **options):
     return translator(9, 11, attention, **{**SIZES, **SMALL.get(attention, {}), **options})
+
+
+def test_dtypes_do_not_depend_on_the_policy_of_the_moment():
+    models = make(), language_model(11, "sdpa", model_dim=8, num_heads=2, feedforward_dim=8)
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        again = [type(model).from_config(model.get_config()) for model in models]
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert {x.compute_dtype for model in again for x in model.layers if x.weights} == {"float32"}
+    assert {x.compute_dtype for x in again[0].layers if "dropout" in x.name} == {"float32"}
 
 
 @pytest.mark.parametrize("attention", SMALL)

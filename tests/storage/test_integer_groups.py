@@ -17,6 +17,12 @@ RNG = np.random.default_rng(0)
 MATRIX = RNG.normal(size=(45, 7)).astype("float32") * np.geomspace(0.01, 1, 7, dtype="float32")
 
 
+def test_symmetric_integers_stay_so():
+    parts = integer_groups.quantize_groups(MATRIX, 8, 16, symmetric=True)
+    numbers, _ = integer_groups.round_to_groups(ops.convert_to_tensor(-2 * MATRIX), parts, 8, 16)
+    assert to_numpy(numbers).min() == 1
+
+
 def unpacked_bits(column, size, bits):
     """Reads the bytes of a column as one long binary number, lowest bits first."""
     whole = int.from_bytes(bytes(column.tolist()), "little")

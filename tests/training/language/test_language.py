@@ -101,8 +101,9 @@ class TestCorpus:
         assert data.openings(18, count=3) == [text[:18] for text in documents["test"]]
 
     def test_json_lines_and_files(self, tmp_path):
-        rows = tmp_path / "rows.jsonl"
-        rows.write_text("\n".join(json.dumps({"body": f"text {i}" * 9}) for i in range(4)) + "\n")
+        rows = tmp_path / "rows.JSONL"
+        lines = [json.dumps({"body": f"text {i}" * 9}) + "\n" for i in range(4)]
+        rows.write_text("".join(lines), encoding="utf-8-sig")
         config = LanguageConfig(corpus=(str(rows),), text_column="body", length=4)
         assert sum(p.num_documents for p in read_corpus(config).parts.values()) == 4
         with pytest.raises(InputError, match=r"'text' on each line.*line 1 of"):
