@@ -252,7 +252,7 @@ def finite(metric: Metric, prepare: Callable[[keras.Model], None]) -> Metric:
     def number_of(model: keras.Model) -> float:
         try:
             value: Any = metric(model)
-        except ValueError:
+        except (AttributeError, ValueError):  # the first on PyTorch
             if model.compiled:
                 raise
             prepare(model)
