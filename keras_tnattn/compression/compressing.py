@@ -525,20 +525,21 @@ def compress(
         promised = PromisedRows(goal, data, model, batch_size)
         data = promised.planning_inputs
     with printing(verbose), keras.saving.custom_object_scope(custom_objects(original)):
-        return _compress_model(model, goal, options, _read(data, model, options), metric, promised)
+        read = _read(data, model, options)
+        return _compress_model(original, goal, options, read, metric, promised)
 
 
 def _compress_model(
-    model: keras.Model,
+    original: Inventory,
     goal: Goal,
     options: Options,
     data: Data | None,
     metric: Metric | None,
     promised: PromisedRows | None,
 ) -> CompressionResult:
+    model = original.model
     # Without data an example shows whether a model answers, and what reads its weights.
     example = example_inputs(model) if data is None else data.batches[0]
-    original = Inventory.of(model)
     copy = copy_of(original, example)
     if example is not None:
         check_copy(model, copy.model, example)

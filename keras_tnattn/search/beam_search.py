@@ -129,7 +129,7 @@ class BeamSearch(Search):
 
         Raises:
             ValueError: If `source` is not of this shape, an id is not in the vocabulary, or a
-                language model gets an empty prompt or less than the tokens that it reads.
+                language model gets an empty prompt or more tokens than it reads.
         """
         source = np.asarray(source)
         if source.ndim != 2:
