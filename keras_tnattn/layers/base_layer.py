@@ -68,7 +68,7 @@ class BaseLayer(keras.layers.Layer):
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of the constructor, from the attributes of their names."""
         kind: Any = type(self)
-        own = {n: _config_of(n, getattr(self, n)) for n in _constructor_arguments(kind)}
+        own = {n: config_of(n, getattr(self, n)) for n in _constructor_arguments(kind)}
         return {**super().get_config(), **own}
 
     @classmethod
@@ -134,7 +134,7 @@ def _constructor_arguments(kind: Any) -> tuple[str, ...]:
     return tuple(name for name in names if name not in kind.fixed_arguments)
 
 
-def _config_of(name: str, value: Any) -> Any:
+def config_of(name: str, value: Any) -> Any:
     if name == "activation":
         return keras.activations.serialize(value)
     # Layers, initializers, regularizers and constraints can be called.

@@ -9,8 +9,9 @@ from keras import ops
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.layers.base_attention import AttentionAdapter, SequenceAttention, adapter_of
-from keras_tnattn.layers.base_layer import BaseLayer
+from keras_tnattn.layers.base_layer import BaseLayer, config_of
 from keras_tnattn.layers.tensorized_spectral_attention import TensorizedSpectralAttention
+from keras_tnattn.layers.time_graphs import serialize_time_graphs
 from keras_tnattn.ops import tensor_train
 from keras_tnattn.ops.time_graph import TimeGraph
 from keras_tnattn.typing import Constraint, Initializer, Regularizer, Shape, Tensor
@@ -102,9 +103,11 @@ class TensorizedGraphAttention(BaseLayer):
             "kernel_regularizer": kernel_regularizer,
             "kernel_constraint": kernel_constraint,
         }
-        # Check the options here; the factors are known when the layer is built.
-        checked = TensorizedSpectralAttention(num_heads, **options).get_config()
-        self.options = {name: checked[name] for name in options}
+        # Check the options here; the factors are known when the layer is built. Objects are kept:
+        # Keras knows those of a file by their addresses, which a freed object's heir would share.
+        checked = TensorizedSpectralAttention(num_heads, **options)
+        self.options = {name: getattr(checked, name) for name in options}
+        self.options["time_graph"] = checked.time_graphs
 
     def build(self, input_shape: Shape) -> None:
         batch, length, *token_shape = input_shape
@@ -181,7 +184,9 @@ class TensorizedGraphAttention(BaseLayer):
 
     def get_config(self) -> dict[str, Any]:
         own = {"num_heads": self.num_heads, "key_shape": self.key_shape}
-        return {**keras.layers.Layer.get_config(self), **own, **self.options}
+        options = {name: config_of(name, value) for name, value in self.options.items()}
+        options["time_graph"] = serialize_time_graphs(self.options["time_graph"])
+        return {**keras.layers.Layer.get_config(self), **own, **options}
 
 
 class _GraphAdapter(SequenceAttention):

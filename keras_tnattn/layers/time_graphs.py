@@ -52,8 +52,9 @@ def check_time_graphs(damping: Any, time_graph: Any, num_heads: int) -> tuple[Ti
 
 def serialize_time_graphs(graphs: Sequence[TimeGraph]) -> Any:
     """Returns the config of a graph or, if the heads have different ones, of each."""
+    graphs = graphs[:1] if len(set(graphs)) == 1 else graphs
     configs = [keras.saving.serialize_keras_object(graph) for graph in graphs]
-    return configs[0] if len(set(graphs)) == 1 else configs
+    return configs if len(configs) > 1 else configs[0]
 
 
 def add_graph_weights(layer: keras.layers.Layer) -> None:

@@ -195,9 +195,8 @@ def test_what_is_frozen_is_built_frozen(name):
 
 
 def test_no_public_layer_is_left_out():
-    # Not called with one float tensor: tests of their own.
+    # Not called with one float tensor, or each with a graph of its own: tests of their own.
     tested = {layers.TransformerDecoder, layers.TokenEmbedding}
-    # In test_graph_convolution.py, each with a graph of its own.
     tested |= {layers.GraphConvolution, layers.SpectralGraphConvolution}
     tested |= {type(make()) for make, _ in (SELF_ATTENTIONS | OTHERS).values()}
     public = {getattr(keras_tnattn, name) for name in keras_tnattn.__all__}
@@ -207,8 +206,7 @@ def test_no_public_layer_is_left_out():
 
 # Other shapes than one another's: a layer's input is known by it.
 ARRAYS = {"tokens": TOKENS, "tensors": TENSOR_TOKENS, "vectors": TOKENS[:, 0], "ids": IDS}
-TRANSLATOR_INPUTS = {"source": IDS, "target": IDS[:, :5]}
-MODELS = {"layers": ARRAYS, "translator": TRANSLATOR_INPUTS}
+MODELS = {"layers": ARRAYS, "translator": {"source": IDS, "target": IDS[:, :5]}}
 
 
 def save_models(folder):

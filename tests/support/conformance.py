@@ -89,7 +89,9 @@ def _check_shapes(make_layer, inputs):
 
 
 def _check_saved_model(make_layer, inputs, tmp_path):
-    saved_and_loaded(_model(make_layer(), inputs), inputs, tmp_path)
+    layer = make_layer()
+    loaded = saved_and_loaded(_model(layer, inputs), inputs, tmp_path)
+    assert loaded.layers[0].get_config() == layer.get_config()
 
 
 def check_fit(make_layer, inputs, moves_every_weight=True, jit_compile=True):
