@@ -20,6 +20,7 @@ from conformance import assert_same_arrays, relative_error
 from run_folders import assert_refused
 from translator_runs import make_run
 
+from keras_tnattn import coding
 from keras_tnattn.compression.candidates import byte_count
 from keras_tnattn.compression.runtimes import RUNTIMES
 from keras_tnattn.errors import cause_of
@@ -141,7 +142,7 @@ def test_progress_is_printed(tmp_path, capsys):
         assert results["compressed"] == {
             **dict.fromkeys(("max_drop", "tolerance", "max_flips")),
             **dict.fromkeys(("for_runtime", "min_speed", "max_resident")),
-            **{"target": 2.0, "bits": 32, "confidence": 0.95, "effort": "full"},
+            **{"target": 2.0, "bits": 32, "coded": False, "confidence": 0.95, "effort": "full"},
             **{"keep_vocabulary": False, "data": str(tmp_path / "inputs.npy")},
             **{"heal_epochs": 2, "learning_rate": 1e-3, "from_logits": False, "healed_epochs": 2},
         }
@@ -204,10 +205,12 @@ def test_a_file_needs_no_run(tmp_path, capsys):
         (folder / name).write_text(text)
     export = ["--export", "saved_model", "--saved-models", str(tmp_path / "saved")]
     for version in ("1", "2"):
-        assert main([file, "--target", "2", *export]) == 0
+        assert main([file, "--target", "2", "--coded", *export]) == 0
         assert not any((folder / name).exists() for name in earlier)
         (exported,) = (tmp_path / "saved").iterdir()
         assert (exported / version / "saved_model.pb").is_file()
+    small = keras.models.load_model(folder / "model.keras")
+    assert_same_arrays(coding.load_model(folder / "model.tnz").get_weights(), small.get_weights())
     for arguments, message in (
         ([str(tmp_path / "none.keras")], "which does not exist"),
         ([file, "--target", "1000"], "target of at most"),
@@ -215,6 +218,7 @@ def test_a_file_needs_no_run(tmp_path, capsys):
         ([file, "--max-drop", "0.1"], "--max-drop needs"),
         ([file, "--target", "2", "--data", str(tmp_path / "none.npy")], "a file of inputs"),
         ([file, "--max-drop", "5"], "max_drop=5"),
+        ([file, "--coded", "--bits", "8"], "coded=True, bits=8"),
         ([file, "--max-flips", "0.1"], "--max-flips needs --data"),
         ([file, "--max-flips", "0.1", "--bits", "8", "--target", "2"], "target=2.0"),
         ([file, "--max-flips", "0.1", "--heal-epochs", "1"], "end the promise"),
@@ -278,7 +282,7 @@ class Result:
     def write(self, folder):
         files = {"config.json": self.name, "data.json": self.name}
         results = {"results.json": json.dumps({"compressed": True})}
-        write(self, folder, True, {**files, **results}, (self.name,))
+        write(self, folder, ("model.keras",), {**files, **results}, (self.name,))
 
 
 def contents(folder):
@@ -291,12 +295,8 @@ def an_evaluated_model(folder):
     Result("old").write(folder)
     (folder / "explained").mkdir()
     (folder / "evaluation-mine").mkdir()
-    for name in (
-        "model.onnx",
-        "evaluation-test-beam4.json",
-        "n_best-test-beam4.tsv",
-        "explained/a.png",
-    ):
+    names = ("model.onnx", "model.tnz", "evaluation-test-beam4.json", "n_best-test-beam4.tsv")
+    for name in (*names, "explained/a.png"):
         (folder / name).write_text("old")
     for name in ("mine.txt", "evaluation-notes.md", "evaluation-mine/thesis.txt"):
         (folder / name).write_text("mine")

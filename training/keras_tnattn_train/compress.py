@@ -50,7 +50,7 @@ examples:
 # The options that `compress` of the library takes, and those that `results.json` keeps, besides
 # those of a healing.
 GOALS = (
-    *("target", "tolerance", "bits", "max_flips", "confidence", "effort"),
+    *("target", "tolerance", "bits", "coded", "max_flips", "confidence", "effort"),
     *("for_runtime", "min_speed", "max_resident"),
 )
 RECORDED_OPTIONS = (*GOALS, "max_drop", "keep_vocabulary", "data")
@@ -105,6 +105,12 @@ class CompressOptions(Options):
         "store weights as integers of so many bits or more, 32 for floats alone (default: 2, with "
         "factors of 8 or 4, whatever keeps most; without a goal only the reports)",
         choices=(32, 8, 4, 3, 2),
+    )
+    coded: bool = option(
+        False,
+        MODEL,
+        "share out the bytes of a coded file, FOLDER/model.tnz, for keras_tnattn.load: the "
+        "smallest download (extra `coded`); not with --bits or --max-resident",
     )
     effort: str = option(
         "full",
@@ -180,6 +186,12 @@ class CompressOptions(Options):
         choices=("saved_model", *FILES),
     )
     saved_models: str = option("saved_models", OUTPUT, "where to export", metavar="DIR")
+
+    @property
+    def model_files(self) -> tuple[str, ...]:
+        """The files of the small model, none if only a report is asked for."""
+        files = ("model.keras", "model.tnz") if self.coded else ("model.keras",)
+        return files if self.replaces else ()
 
     @property
     def replaces(self) -> bool:
@@ -267,7 +279,10 @@ main = Program(
     EXAMPLES,
     CompressOptions,
     _compress,
-    ("model", "target", "max_drop", "max_flips", "bits", "data", "heal_epochs", "export", "output"),
+    (
+        *("model", "target", "max_drop", "max_flips", "bits", "coded"),
+        *("data", "heal_epochs", "export", "output"),
+    ),
 )
 
 
@@ -301,7 +316,7 @@ def _compress_file(path: Path, name: str, folder: Path, args: CompressOptions) -
     _heal(result, data, args, logits_divergence if args.from_logits else None)
     print(result.report)
     files = _results(result, {}, args) if args.replaces else {}
-    write(result, folder, args.replaces, files, (args.model, f"accuracy on half of {args.data}"))
+    write(result, folder, args.model_files, files, (args.model, f"accuracy on half of {args.data}"))
     if args.export in FILES:
         with _errors_of_export(folder), without_noise():
             result.export(folder / FILES[args.export])
@@ -393,7 +408,7 @@ def _compress_texts(run: TrainedRun, path: Path, folder: Path, args: CompressOpt
         _heal(result, run.healing_inputs(), args, run.loss)
     print(result.report)
     if not args.replaces:
-        write(result, folder, False, {}, (args.model,))
+        write(result, folder, (), {}, (args.model,))
         return
     scores = run.scores(result)
     files = {  # what `predict.py` and `evaluate.py` read of a run, besides the model
@@ -401,7 +416,7 @@ def _compress_texts(run: TrainedRun, path: Path, folder: Path, args: CompressOpt
         "data.json": json.dumps(run.description(result), indent=2) + "\n",
         **_results(result, scores, args),
     }
-    write(result, folder, True, files, (args.model, "accuracy on held-out rows"))
+    write(result, folder, args.model_files, files, (args.model, "accuracy on held-out rows"))
     print(run.summary(scores, folder))
     if args.export == "saved_model":
         config = read_object(path / "config.json", "Train again")

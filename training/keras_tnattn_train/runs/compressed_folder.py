@@ -14,9 +14,9 @@ from keras_tnattn_train.system.files import writing
 EARLIER, DISCARDED = ".earlier", ".discarded"
 _REPORTS = ("report.html", "report.txt", "report.csv", "report.json", "curves.png")
 _RUN_FILES = ("results.json", "data.json", "config.json")
-# What `--export`, `evaluate.py` and `explain.py` make of a model.
+# What `--coded`, `--export`, `evaluate.py` and `explain.py` make of a model.
 _DERIVED = (
-    *("model.onnx", "model.tflite", "model.xml", "model.bin", "onnx", "litert"),
+    *("model.tnz", "model.onnx", "model.tflite", "model.xml", "model.bin", "onnx", "litert"),
     *("evaluation-*.json", "confusion_matrix-*.png", "mistakes-*.csv"),
     *("hypotheses-*-beam*.txt", "n_best-*-beam*.tsv", "explained"),
 )
@@ -59,14 +59,18 @@ def output_folder(folder: Path) -> Iterator[None]:
 
 
 def write(
-    result: Any, folder: Path, replaces: bool, run_files: Mapping[str, str], names: Sequence[str]
+    result: Any,
+    folder: Path,
+    models: Sequence[str],
+    run_files: Mapping[str, str],
+    names: Sequence[str],
 ) -> None:
     """Writes reports and, if asked for, the model; all files of an earlier one give way, or none.
 
     Args:
         result: What `compress` returned.
         folder: Where to write.
-        replaces: Whether the model is written.
+        models: The names of the model's files, or none.
         run_files: Other files, as texts by name.
         names: What the page calls the model and, if there is one, its metric.
 
@@ -93,10 +97,10 @@ def write(
             for name, text in texts.items():
                 (partial / name).write_text(text, encoding="utf-8")
             result.report.plot(partial / "curves.png")
-            if replaces:
-                result.save(partial / "model.keras")
+            for name in models:
+                result.save(partial / name)
             new = sorted(path.name for path in partial.iterdir())
-            old = _names(folder) if replaces else [x for x in new if (folder / x).exists()]
+            old = _names(folder) if models else [x for x in new if (folder / x).exists()]
             moves = [(folder / name, earlier / name) for name in old]
             moves += [(partial / name, folder / name) for name in new]
             # In one step: `_recover` must not find only some of the earlier files.
