@@ -76,8 +76,10 @@ class BiasCorrection:
             correct(layers, changes)
         after = value()
         tell("error with corrected biases %.4f, instead of %.4f", after[0], before[0])
-        if any(new > old for new, old in zip(after, before, strict=True)):
-            tell("biases stay as they are")
+        worse = [new > old for new, old in zip(after, before, strict=True)]
+        if any(worse):
+            metrics = f"the metric would be {-after[1]:.4f}, instead of {-before[1]:.4f}"
+            tell("biases stay as they are: %s", "errors would grow" if worse[0] else metrics)
             for model, weights in zip((small, floating), former, strict=True):
                 model.set_weights(weights)
 
