@@ -6,10 +6,12 @@ streams tell the classes, and the integers of each pair of classes are a stream.
 what follows the integers with which the row before begins, too, is written. Wider numbers have a
 stream for their first bytes, one for their second bytes and so on. Each stream has a table of the
 frequencies of its symbols, with which an entropy coder (asymmetric numeral systems, Duda et al.,
-2015) writes a symbol of frequency `p` in `-log2 p` bits. Decoding gives the same bytes.
+2015) writes a symbol of frequency `p` in `-log2 p` bits. Where much repeats, as rows of a table do,
+Deflate or LZMA takes fewer bytes. Decoding gives the same bytes.
 """
 
 import itertools
+import lzma
 import math
 import zlib
 from collections.abc import Collection
@@ -22,13 +24,13 @@ from keras_tnattn_runtime.extras import installation
 
 # No array is more times larger than its code, so that a small file cannot fill the memory.
 MOST_TIMES_LARGER = 256
-# How an array can be coded: as it is, deflated, its bytes as symbols, or integers of so many bits
-# as symbols, which are packed along the first or the last axis. Bytes may also be sorted rows.
+# How an array can be coded: as it is, by Deflate, by LZMA, its bytes as symbols, or integers of so
+# many bits as symbols, which are packed along the first or the last axis, or bytes of sorted rows.
 _ENDS = {"first": 0, "last": -1}
 _SORTED = "8 sorted"
 _PACKED = {f"{n} {end}": _ENDS[end] for n in (6, 4, 3, 2) for end in _ENDS}
 _AXES = {"8 last": -1, _SORTED: -1, **_PACKED}
-METHODS = ("stored", "deflated", "bytes", *_AXES)
+METHODS = ("stored", "deflated", "lzma", "bytes", *_AXES)
 # Frequencies are rounded to parts of this, whose sums are exact in float32.
 _PARTS = 2**16
 # How many classes there may be for each power of 2; each pair of them has a table.
@@ -37,6 +39,8 @@ _CLASSES, _SORTED_CLASSES = (2, 1, 0.5), 1
 _NEARLY = 1.2
 # Deflated by the lowest level, an array has at most so many times the bytes of the highest level.
 _DEFLATED = 1.6
+# LZMA finds what repeats from afar, but takes ten times as long as Deflate: for so many bytes.
+MOST_FOR_LZMA = 4_000_000
 # About the bytes of an array that tell which, and a number of its rows that packs integers whole.
 _SAMPLE, _ROWS = 2**20, 24
 # Symbols that are decoded at once.
@@ -93,6 +97,8 @@ def encode(array: np.ndarray, methods: Collection[str] = METHODS) -> tuple[str, 
     # The best level takes long for large arrays.
     if len(zlib.compress(raw, 1)) < _DEFLATED * min(map(len, codes.values())):
         codes["deflated"] = deflate(raw)
+    if "lzma" in methods and len(raw) <= MOST_FOR_LZMA:
+        codes["lzma"] = lzma.compress(raw, lzma.FORMAT_RAW, filters=_lzma_filters(len(raw)))
     best = min(codes, key=lambda name: len(codes[name]))
     return best, _filled_up(codes[best], len(raw))
 
@@ -100,6 +106,11 @@ def encode(array: np.ndarray, methods: Collection[str] = METHODS) -> tuple[str, 
 def deflate(raw: bytes) -> bytes:
     """Returns bytes as the method "deflated" codes them."""
     return _filled_up(zlib.compress(raw, 9), len(raw))
+
+
+def _lzma_filters(size: int) -> list[dict[str, int]]:
+    """Returns LZMA's settings for so many bytes; its memory is bounded by theirs."""
+    return [{"id": lzma.FILTER_LZMA1, "preset": 6, "dict_size": max(2**12, min(size, 2**24))}]
 
 
 def _filled_up(code: bytes, size: int) -> bytes:
@@ -124,6 +135,12 @@ def decode(code: bytes, method: str, dtype: np.dtype, shape: tuple[int, ...]) ->
         raw = code
     elif method == "deflated":
         raw = zlib.decompressobj().decompress(code, size + 1)
+    elif method == "lzma":
+        try:
+            decoder = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=_lzma_filters(size))
+            raw = decoder.decompress(code, size + 1)
+        except lzma.LZMAError as error:
+            raise ValueError(f"the code is not one of LZMA: {error}") from error
     elif method in ("bytes", *_AXES):
         return _decode(memoryview(code), method, dtype, shape)
     else:
@@ -134,7 +151,7 @@ def decode(code: bytes, method: str, dtype: np.dtype, shape: tuple[int, ...]) ->
 
 
 def coded_bytes(integers: np.ndarray, size: int, are_sorted: bool = False) -> int:
-    """Returns about how many bytes a matrix takes, by some of its rows or columns.
+    """Returns about how many bytes the entropy coder takes, by some rows or columns of a matrix.
 
     Args:
         integers: Matrix of whole numbers from 0 to 255.

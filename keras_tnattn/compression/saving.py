@@ -21,8 +21,6 @@ from keras_tnattn.compression.inventory import Inventory
 _WEIGHTS = "model.weights.h5"
 # HDF5 stores up to 64 kB of data, header included, in the header of a dataset.
 _MOST_IN_HEADER = 60_000
-# LZMA halves what deflate leaves of headers, but takes ten times as long, so it is for small files.
-_MOST_FOR_LZMA = 4_000_000
 
 
 def save_model(model: keras.Model, path: str | os.PathLike, overwrite: bool = False) -> int:
@@ -62,7 +60,7 @@ def _write(model: keras.Model, path: Path, folder: Path) -> int:
         return coding.write_model(folder, path, known)
     weights = folder / _WEIGHTS
     _make_compact(weights)
-    lzma = weights.stat().st_size <= _MOST_FOR_LZMA
+    lzma = weights.stat().st_size <= coding.arrays.MOST_FOR_LZMA
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for file in sorted(folder.rglob("*")):
             if file.is_file():

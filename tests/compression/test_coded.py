@@ -16,6 +16,7 @@ from keras_tnattn.compression.sensitivity import measure_tables
 
 pytest.importorskip("constriction")
 RNG = np.random.default_rng(0)
+ENTROPY_CODES = [method for method in arrays.METHODS if method != "lzma"]
 # Some directions matter more than others, as for trained layers.
 INPUTS = (RNG.normal(size=(400, 96)) * 0.95 ** np.arange(96)) @ RNG.normal(size=(96, 96))
 INPUTS = INPUTS.astype("float32")
@@ -81,7 +82,7 @@ def test_tables_in_principal_axes_have_the_bytes_and_the_error_of_their_layers(f
         assert (order[2:] == np.arange(2, 3000)).all() == (candidate.id_order() is None)
         near = to_numpy(new(np.argsort(order))).astype("float64")
         error = table_error(rows, near, weights)
-        size = sum(len(arrays.encode(to_numpy(weight))[1]) for weight in new.weights)
+        size = sum(len(arrays.encode(to_numpy(w), ENTROPY_CODES)[1]) for w in new.weights)
         by_format[candidate.format].append((size, error))
         if candidate.format == "low_rank":
             assert candidate.error == pytest.approx(error, rel=0.05)

@@ -545,10 +545,8 @@ def integer_products():
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="other backends fold weights")
 def test_rounded_inputs_spoil_outputs_no_more_than_they_may(tmp_path, monkeypatch):
     onnx = pytest.importorskip("onnx")
-    from keras_tnattn.export import onnx_kernels
-
-    monkeypatch.setattr(onnx_kernels, "_BLOCKED", 1)
-    monkeypatch.setattr(onnx_kernels, "_BY_COLUMN", 1)
+    monkeypatch.setattr("keras_tnattn.export.onnx_kernels._BLOCKED", 1)
+    monkeypatch.setattr("keras_tnattn.export.onnx_kernels._BY_COLUMN", 1)
     model = integer_products()
     example = np.random.default_rng(0).integers(0, 50, (3, 9)).astype("int32")
     expected = model.predict(example, verbose=0)
@@ -589,10 +587,8 @@ def test_rounded_inputs_spoil_outputs_no_more_than_they_may(tmp_path, monkeypatc
 )
 def test_products_of_few_rows_read_blocks(shape, merging, operation, tmp_path, monkeypatch):
     onnx = pytest.importorskip("onnx")
-    from keras_tnattn.export import onnx_kernels
-
-    monkeypatch.setattr(onnx_kernels, "_BLOCKED", 1)
-    monkeypatch.setattr(onnx_kernels, "_BY_COLUMN", 1)
+    monkeypatch.setattr("keras_tnattn.export.onnx_kernels._BLOCKED", 1)
+    monkeypatch.setattr("keras_tnattn.export.onnx_kernels._BY_COLUMN", 1)
     parts = [getattr(keras.layers, name)() for name in merging]
     parts += [keras.layers.Dense(96, "relu"), keras.layers.Dense(64), keras.layers.Dense(32)]
     model = compress(keras.Sequential([keras.Input(shape), *parts]), bits=4, formats=()).model
@@ -604,9 +600,7 @@ def test_products_of_few_rows_read_blocks(shape, merging, operation, tmp_path, m
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="other backends fold weights")
 def test_rows_of_different_sizes_have_scales_of_their_own(tmp_path, monkeypatch):
     onnx = pytest.importorskip("onnx")
-    from keras_tnattn.export import onnx_kernels
-
-    monkeypatch.setattr(onnx_kernels, "_BY_COLUMN", 1)
+    monkeypatch.setattr("keras_tnattn.export.onnx_kernels._BY_COLUMN", 1)
     parts = [keras.layers.Dense(n, "relu", use_bias=False) for n in (32, 24)]
     model = compress(keras.Sequential([keras.Input((48,)), *parts]), bits=8, formats=()).model
     data = np.random.default_rng(0).normal(size=(300, 48)).astype("float32")
