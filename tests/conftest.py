@@ -58,11 +58,14 @@ def _compiled_quickly():
 
 
 @pytest.fixture(autouse=True)
-def _seeded():
-    """Every test starts from the same seed, in float32, whatever ran before it."""
+def _seeded(request):
+    """Every test starts from the same seeds, in float32, whatever ran before it."""
     import keras
+    import numpy as np
 
     keras.utils.set_random_seed(0)
+    for rng in [x for x in vars(request.module).values() if isinstance(x, np.random.Generator)]:
+        rng.bit_generator.state = np.random.default_rng(0).bit_generator.state
     keras.config.set_dtype_policy("float32")
     yield
     keras.config.set_dtype_policy("float32")

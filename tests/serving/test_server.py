@@ -170,7 +170,7 @@ def in_flight(url):
 
 
 def test_sigterm_finishes_what_was_begun_and_exits_with_0(tmp_path):
-    with as_process(write_loop(tmp_path), "--drain-s", 0.5) as (url, process):
+    with as_process(write_loop(tmp_path), "--drain-s", 3) as (url, process):
         with connected(url) as idle, connected(url) as waiting:
             idle.request("GET", "/v2/health/live")  # kept alive: the server does not wait for it
             assert idle.getresponse().read()

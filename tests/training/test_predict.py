@@ -15,6 +15,7 @@ from keras_tnattn_train.data.sentences import Row
 from keras_tnattn_train.predict import PredictOptions, _write, _Writer, main
 from keras_tnattn_train.runs.predictions import Prediction
 from keras_tnattn_train.runs.run import Run
+from keras_tnattn_train.translate.loading import load_translator
 
 tensorflow_only = pytest.mark.skipif(not EXPORTS, reason="only the TensorFlow backend exports")
 TEXTS = ["red blue", "one two three", "the grey"]
@@ -132,8 +133,6 @@ def test_the_column_of_the_training_data_is_the_default(classifier, tmp_path, ca
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="minutes of compiling")
 @pytest.mark.slow
 def test_translations_of_a_run(translator, capsys):
-    from keras_tnattn_train.translate.loading import load_translator
-
     texts = ["Eu, vi um gatos.", "rios", "dois \u2603", "\u2603"]
     expected = load_translator(translator).with_beam(2).n_best(texts)
     arguments = [str(translator), *texts, "--beam", "2"]
@@ -153,7 +152,6 @@ def test_translations_of_a_run(translator, capsys):
 @pytest.mark.slow
 def test_translations_of_an_exported_model(translator, tmp_path, capsys):
     from keras_tnattn.export import export_translator
-    from keras_tnattn_train.translate.loading import load_translator
 
     loaded = load_translator(translator)
     tokenizers = (loaded.source_tokenizer, loaded.target_tokenizer)

@@ -9,6 +9,7 @@ import pytest
 from import_path import run_python
 from run_folders import assert_refused
 
+from keras_tnattn.models.attentions import ATTENTIONS
 from keras_tnattn_train import compress, predict, programs
 from keras_tnattn_train.classify.config import ClassifyConfig
 from keras_tnattn_train.cli import train as main
@@ -350,8 +351,6 @@ class TestResuming:
 
 
 def test_the_attentions_are_those_of_the_library():
-    from keras_tnattn.models.attentions import ATTENTIONS
-
     expected = {name: entry.summary for name, entry in ATTENTIONS.items()}
     assert registered_attentions() == expected
     assert choices(ClassifyConfig.model_fields["attention"]) == tuple(ATTENTIONS)
@@ -362,8 +361,6 @@ def test_the_attentions_are_those_of_the_library():
 
 @pytest.mark.parametrize("fact", ["has_heads", "takes_memory", "can_be_causal", "tensor_tokens"])
 def test_the_attentions_can_be_chosen_by_what_the_library_says_of_them(fact):
-    from keras_tnattn.models.attentions import ATTENTIONS
-
     for value in (True, False):
         expected = {name for name, entry in ATTENTIONS.items() if getattr(entry, fact) is value}
         assert expected or fact == "can_be_causal"  # all can

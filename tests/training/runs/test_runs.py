@@ -66,7 +66,7 @@ def test_finish_all_leaves_a_run_to_the_process_that_trains_it(tmp_path, capsys)
     def other_process():  # it finishes one of its runs, and is killed
         with Run(tmp_path / "first").lock(), Run(tmp_path / "second").lock():
             is_locked.set()
-            time.sleep(0.5)
+            time.sleep(2)
             Run(tmp_path / "first").start_or_check(configs[0], {})
             Run(tmp_path / "first").finish({"loss": 1.0})
 
@@ -113,9 +113,9 @@ def test_a_study_with_other_options_is_refused_without_waiting(tmp_path, capsys)
     with pytest.raises(InputError, match="epochs=1"):
         Started(new.folder).start_study(ClassifyConfig(epochs=2), {})
     with study.lock():
-        other = threading.Timer(0.5, study.start_study, (ClassifyConfig(epochs=1), {}))
+        other = threading.Timer(0.1, study.start_study, (ClassifyConfig(epochs=1), {}))
         other.start()
-        time.sleep(1)
+        time.sleep(2)
         assert other.is_alive()
         assert "waiting for" in capsys.readouterr().out
     other.join()
