@@ -84,6 +84,7 @@ def test_files_that_cannot_be_read(tmp_path):
 @pytest.mark.parametrize("delimiter", [";", "\t", "|"])
 def test_other_delimiters_are_those_of_the_training(tmp_path, delimiter):
     path = tmp_path / "table.csv"
-    path.write_text(f'text{delimiter}label\n"a{delimiter} b"{delimiter}x\nc{delimiter}y\n')
+    lines = "text;label;in %, of all", '"a; b";x;1', "c;y;2"
+    path.write_text("\n".join(lines).replace(";", delimiter))
     assert rows(path) == [Row(2, f"a{delimiter} b"), Row(3, "c")]
     assert [row.text for row in rows(path, "label")] == ["x", "y"]

@@ -64,12 +64,18 @@ class Lines(Iterator[str]):
             self.number -= count
 
 
-def delimiter_of(header: str) -> str:
-    """Returns the first of comma, semicolon, tab and bar that separates fields, or a comma."""
-    for delimiter in DELIMITERS:
-        if len(next(csv.reader([header], delimiter=delimiter), [])) > 1:
-            return delimiter
-    return ","
+def delimiter_of(header: str, following: str = "") -> str:
+    """Returns the first of comma, semicolon, tab and bar that separates a header, or a comma.
+
+    Those come first that separate the line after it into as many fields.
+    """
+
+    def count(line: str, delimiter: str) -> int:
+        return len(next(csv.reader([line], delimiter=delimiter), []))
+
+    several = [delimiter for delimiter in DELIMITERS if count(header, delimiter) > 1]
+    alike = [d for d in several if count(following, d) == count(header, d)]
+    return next(iter(alike or several), ",")
 
 
 def split(line: str, delimiter: str) -> list[str]:

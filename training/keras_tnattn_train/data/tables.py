@@ -113,9 +113,9 @@ def open_table(
 class DelimitedTable(Table):
     """An open CSV or TSV file.
 
-    The fields of a CSV file are separated by commas or, if its header line has no commas, by
-    semicolons, tabs or bars; or by what a first line `sep=;` says. Empty lines and lines that
-    begin with `#` may come before the header.
+    The fields of a CSV file are separated by commas, semicolons, tabs or bars, of these by the
+    first that splits the header and, if one does, the next line into as many fields; or by what a
+    first line `sep=;` says. Empty lines and lines that begin with `#` may come before the header.
 
     A field that is quoted may hold line ends. If its lines look like whole rows, a stray quotation
     mark may have opened it; such rows are counted in a warning.
@@ -165,9 +165,11 @@ class DelimitedTable(Table):
                 break
         if line is None:
             return ",", ""
+        following = list(itertools.islice(lines, 1))
+        lines.put_back(len(following))
         lines.since = [line]
         lines.put_back(1)
-        return delimiter or delimiter_of(line), line
+        return delimiter or delimiter_of(line, *following), line
 
     def repeats_header(self, row: TableRow) -> bool:
         return row.fields == self._header
