@@ -27,7 +27,7 @@ def output_error(approximation):
 
 
 def test_kernel_error_is_that_of_the_outputs():
-    approximation = KERNEL + 0.1 * RNG.normal(size=KERNEL.shape)
+    approximation = KERNEL + 0.1 * np.random.default_rng(1).normal(size=KERNEL.shape)
     assert factors.kernel_error(KERNEL, approximation, MOMENT) == pytest.approx(
         output_error(approximation)
     )

@@ -443,7 +443,10 @@ def _call(model: Any, args: CompressOptions, **options: Any) -> Any:
     from keras_tnattn_train.runs.progress import printing_progress
 
     asked = {name: getattr(args, name) for name in GOALS}
-    with input_errors((ValueError, TypeError)), printing_progress("keras_tnattn.compression"):
+    with (
+        input_errors((ImportError, ValueError, TypeError)),
+        printing_progress("keras_tnattn.compression"),
+    ):
         # `verbose` because `printing_progress` prints.
         return compress(model, **asked, verbose=0, **options)
 

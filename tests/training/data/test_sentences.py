@@ -61,13 +61,14 @@ def test_tabs_and_other_headers(tmp_path):
     assert rows(path) == [Row(2, '"a')]
     path.write_text("review\na\n")
     assert rows(path) == [Row(2, "a")]
-    path.write_text("one\ttwo\na\tb\n")
+    path.write_text("one\ttwo\na\rc\tb\n", newline="")
     with pytest.raises(InputError, match="--column"):
         rows(path)
 
 
 def test_the_standard_input(monkeypatch):
-    for content, column, expected in ((b"a\nb\n", None, ["a", "b"]), (b"x,y\n1,2\n", "y", ["2"])):
+    table = b'x,y,a;b\n1,"2; 3\n4",5\n'
+    for content, column, expected in ((b"a\nb\n", None, ["a", "b"]), (table, "x", ["1"])):
         stdin = io.TextIOWrapper(io.BytesIO(content))
         monkeypatch.setattr("sys.stdin", stdin)
         assert [row.text for row in rows("-", column)] == expected

@@ -67,8 +67,10 @@ class Lines(Iterator[str]):
 def delimiter_of(header: str, following: str = "") -> str:
     """Returns the first of comma, semicolon, tab and bar that separates a header, or a comma.
 
-    Those come first that separate the line after it into as many fields.
+    Those come first that separate the line after it, if it is a whole record, into as many fields.
     """
+    if following.count('"') % 2 or "\r" in following.rstrip("\r\n"):
+        following = ""
 
     def count(line: str, delimiter: str) -> int:
         return len(next(csv.reader([line], delimiter=delimiter), []))
