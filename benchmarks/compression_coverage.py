@@ -21,7 +21,7 @@ import keras
 import keras_hub
 import numpy as np
 
-from keras_tnattn import compress
+from keras_small import compress
 
 LENGTH = 8
 # Arguments that a backbone has no default for, or too large a one, by name.

@@ -18,8 +18,8 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_tnattn import compress
-from keras_tnattn.export import export_file, file_sizes
+from keras_small import compress
+from keras_small.runtimes import export_file, file_sizes
 
 SUFFIXES = {"TensorFlow": "", "ONNX Runtime": ".onnx", "OpenVINO": ".xml", "LiteRT": ".tflite"}
 ROWS = (1, 32)

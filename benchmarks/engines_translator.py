@@ -25,13 +25,14 @@ import numpy as np
 from ctranslate2.specs import TransformerSpec
 from ctranslate2.specs.common_spec import Activation, LayerNormSpec, LinearSpec
 
-from keras_tnattn import compress
-from keras_tnattn.export import export_portable_translator, file_sizes
+from keras_small import compress
+from keras_small.runtimes import file_sizes
 from keras_tnattn.models import PRESETS, translator
 from keras_tnattn.search.beam_search import BeamSearch
 from keras_tnattn.text.reserved import END, RESERVED_PIECES, START
 from keras_tnattn.text.word_pieces import WordPieceTokenizer
 from keras_tnattn_runtime import reader
+from keras_tnattn_train.exports.portable_translator import export_portable_translator
 
 VOCABULARY, LENGTH, EXTRA = 8000, 20, 10
 PIECES = [*RESERVED_PIECES, *(f"piece{n}" for n in range(VOCABULARY - len(RESERVED_PIECES)))]

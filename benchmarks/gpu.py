@@ -35,7 +35,8 @@ import keras
 import numpy as np
 from side_by_side import describe_machine, medians
 
-from keras_tnattn import LowRankDense, TTDense
+from keras_small import LowRankDense
+from keras_tnattn import TTDense
 from keras_tnattn.models import PRESETS, translator
 from keras_tnattn.ops import scan
 from keras_tnattn.ops.spectral_filter import spectral_filter

@@ -15,8 +15,8 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_tnattn import compress
-from keras_tnattn.export import export_file, file_costs
+from keras_small import compress
+from keras_small.runtimes import export_file, file_costs
 
 layers = keras.layers
 

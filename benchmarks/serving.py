@@ -50,9 +50,9 @@ def write_classifier(folder: Path, empty: bool) -> None:
     """
     import keras
 
-    from keras_tnattn.export import export_classifier
     from keras_tnattn.models import text_classifier
     from keras_tnattn.text.words import word_vectorizer
+    from keras_tnattn_train.exports.classifier import export_classifier
 
     words = [f"word{i}" for i in range(20_000)]
     vectorizer = word_vectorizer([" ".join(words)])

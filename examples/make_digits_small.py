@@ -8,7 +8,7 @@ from keras import layers
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-import keras_tnattn
+import keras_small
 
 keras.utils.set_random_seed(0)
 pictures, labels = load_digits(return_X_y=True)
@@ -24,7 +24,7 @@ model = keras.Sequential(
 model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
 model.fit(x, y, epochs=20, verbose=0)
 
-result = keras_tnattn.compress(model, target=8, data=x, verbose=0)
+result = keras_small.compress(model, target=8, data=x, verbose=0)
 size = result.save("small.keras", overwrite=True)
 small = keras.models.load_model("small.keras")
 small.compile(metrics=["accuracy"])

@@ -1,4 +1,4 @@
-"""Reads a folder that `keras_tnattn.export.export_portable` wrote: a model and its text.
+"""Reads a folder that `keras_tnattn_train.exports` wrote: a model and its text.
 
 Needs NumPy and one runtime, `onnxruntime` or `ai-edge-litert`; neither Keras nor TensorFlow. This
 file is in the folder, too, and can be copied into any project:

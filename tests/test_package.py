@@ -13,11 +13,20 @@ import keras_tnattn
 from keras_tnattn import layers, metrics, models, schedules
 
 ROOT = Path(__file__).resolve().parents[1]
-# Each part may import those before it, and itself.
+# Each part of `keras_tnattn` may import those before it, and itself.
 ORDER = [
-    *("typing", "checks", "errors", "ops", "initializers", "layers", "storage", "coding"),
-    *("models", "search", "schedules", "metrics", "pretrained", "text", "export", "compression"),
-    *("keras_tnattn_train", "keras_tnattn_studies"),
+    "typing",
+    "checks",
+    "errors",
+    "ops",
+    "initializers",
+    "layers",
+    "models",
+    "search",
+    "schedules",
+    "metrics",
+    "text",
+    "export",
 ]
 TENSORFLOW = {"tensorflow", "tensorflow_text", "tensorflow_datasets"}
 # What a package may import of the others: the runtime is the ground floor, of the server, too.
@@ -25,8 +34,19 @@ PACKAGES = {
     "keras_tnattn_runtime": set(),
     "keras_tnattn_serving": {"keras_tnattn_runtime"},
     "keras_tnattn": {"keras_tnattn_runtime"},
-    "keras_tnattn_train": {"keras_tnattn_runtime", "keras_tnattn_serving", "keras_tnattn"},
-    "keras_tnattn_studies": {"keras_tnattn_runtime", "keras_tnattn", "keras_tnattn_train"},
+    "keras_small": {"keras_tnattn_runtime", "keras_tnattn"},
+    "keras_tnattn_train": {
+        "keras_tnattn_runtime",
+        "keras_tnattn_serving",
+        "keras_tnattn",
+        "keras_small",
+    },
+    "keras_tnattn_studies": {
+        "keras_tnattn_runtime",
+        "keras_tnattn",
+        "keras_small",
+        "keras_tnattn_train",
+    },
 }
 FOLDERS = {
     "keras_tnattn_train": ROOT / "training/keras_tnattn_train",
@@ -39,13 +59,6 @@ OF_PACKAGES = [
 ]
 
 
-def part_of(path):
-    relative = path.relative_to(ROOT)
-    if relative.parts[0] in {"training", "studies"}:
-        return f"keras_tnattn_{'train' if relative.parts[0] == 'training' else 'studies'}"
-    return relative.parts[1].removesuffix(".py")
-
-
 def imports(path):
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -55,32 +68,35 @@ def imports(path):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-SOURCES = [
-    path
-    for folder in ("keras_tnattn", "training", "studies/keras_tnattn_studies")
-    for path in sorted((ROOT / folder).rglob("*.py"))
-    if path != ROOT / "keras_tnattn/__init__.py"
-]
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "path",
+    [path for package, path in OF_PACKAGES if package == "keras_tnattn"],
+    ids=lambda p: str(p.relative_to(ROOT)),
+)
 def test_imports_point_one_way(path):
-    part = part_of(path)
+    if path == ROOT / "keras_tnattn/__init__.py":
+        return
+    part = path.relative_to(ROOT).parts[1].removesuffix(".py")
     allowed = set(ORDER[: ORDER.index(part) + 1])
     for name in imports(path):
-        assert not name.startswith("keras.src"), name
         if name.startswith("keras_tnattn."):
             assert name.split(".")[1] in allowed, name
-        if name.split(".")[0] in TENSORFLOW:
-            assert part in {"text", "export", "keras_tnattn_train", "keras_tnattn_studies"}, name
+
+
+# Where TensorFlow may be imported, beside the commands and studies.
+WITH_TENSORFLOW = ("keras_tnattn/text", "keras_tnattn/export", "keras_small/runtimes")
 
 
 @pytest.mark.parametrize(
     ("package", "path"), OF_PACKAGES, ids=lambda v: v if isinstance(v, str) else v.stem
 )
 def test_packages_stand_on_each_other(package, path):
-    used = {name.split(".")[0] for name in imports(path)}
+    names = list(imports(path))
+    used = {name.split(".")[0] for name in names}
     assert used & PACKAGES.keys() <= PACKAGES[package] | {package}
+    assert not any(name.startswith("keras.src") for name in names)
+    if package in {"keras_tnattn", "keras_small"} and used & TENSORFLOW:
+        assert path.relative_to(ROOT).as_posix().startswith(WITH_TENSORFLOW)
     if package in {"keras_tnattn_runtime", "keras_tnattn_serving"}:
         assert "keras" not in used
         assert not used & TENSORFLOW or path.name == "saved_model.py"
@@ -94,6 +110,7 @@ FLOORS = [
     {"system"},
     {"processes"},
     {"data"},
+    {"exports"},
     {"runs"},
     {"commands"},
     TASKS,
@@ -135,6 +152,7 @@ def test_only_a_run_asks_which_process_this_is():
     "root",
     [
         "keras_tnattn",
+        "keras_small",
         "keras_tnattn_runtime",
         "keras_tnattn_serving",
         "training/keras_tnattn_train",
@@ -207,11 +225,21 @@ def test_no_script_hides_a_standard_module(folder):
 
 # The private attributes of Keras that the package reads or sets, for want of public ones.
 PRIVATE_NAMES_OF_KERAS = {
-    "compression/inventory.py": {"_functional", "_layers"},  # lists of the layers that it lists
-    "compression/replacing.py": {"_inbound_nodes", "_outbound_nodes"},  # where a layer is used
-    "export/signatures.py": {"_tf_trackable"},  # second copies of the weights of an export
-    "export/tracing.py": {"_flatten_layers"},
-    "storage/integer_kernels.py": {"_tracker"},  # weights of LoRA are added to a built layer
+    "keras_small/survey/inventory.py": {
+        "_functional",
+        "_layers",
+    },  # lists of the layers that it lists
+    "keras_small/survey/replacing.py": {
+        "_inbound_nodes",
+        "_outbound_nodes",
+    },  # where a layer is used
+    "keras_tnattn/export/signatures.py": {
+        "_tf_trackable"
+    },  # second copies of the weights of an export
+    "keras_small/runtimes/tracing.py": {"_flatten_layers"},
+    "keras_small/storage/integer_kernels.py": {
+        "_tracker"
+    },  # weights of LoRA are added to a built layer
 }
 
 
@@ -226,7 +254,8 @@ def private_names_of_keras():
 
 def test_the_private_names_of_keras_are_few_and_listed():
     private, found = private_names_of_keras(), {}
-    for path in (ROOT / "keras_tnattn").rglob("*.py"):
+    folders = (ROOT / "keras_tnattn", ROOT / "keras_small")
+    for path in (path for folder in folders for path in folder.rglob("*.py")):
         used, own = set(), set()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef):
@@ -236,5 +265,5 @@ def test_the_private_names_of_keras_are_few_and_listed():
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 used.add(node.value)
         if names := (used - own) & private:
-            found[path.relative_to(ROOT / "keras_tnattn").as_posix()] = names
+            found[path.relative_to(ROOT).as_posix()] = names
     assert found == PRIVATE_NAMES_OF_KERAS

@@ -4,6 +4,7 @@ from keras_tnattn.layers.graph_attention import GraphAttention
 from keras_tnattn.layers.graph_convolution import GraphConvolution, SpectralGraphConvolution
 from keras_tnattn.layers.graph_tensor_network import GraphTensorNetwork
 from keras_tnattn.layers.local_embedding import LocalEmbedding
+from keras_tnattn.layers.low_rank_embedding import LowRankEmbedding
 from keras_tnattn.layers.masked_average_pooling import MaskedAveragePooling1D
 from keras_tnattn.layers.metric_attention import MetricAttention
 from keras_tnattn.layers.mps_classifier import MPSClassifier
@@ -26,6 +27,7 @@ from keras_tnattn.layers.token_embedding import TokenEmbedding
 from keras_tnattn.layers.transformer_decoder import TransformerDecoder
 from keras_tnattn.layers.transformer_encoder import TransformerEncoder
 from keras_tnattn.layers.tt_dense import TTDense
+from keras_tnattn.layers.tt_embedding import TTEmbedding
 
 __all__ = [
     "GraphAttention",
@@ -33,6 +35,7 @@ __all__ = [
     "GraphTensorNetwork",
     "LearnedPositionEncoding",
     "LocalEmbedding",
+    "LowRankEmbedding",
     "MPSClassifier",
     "MaskedAveragePooling1D",
     "MetricAttention",
@@ -45,6 +48,7 @@ __all__ = [
     "SwiGLU",
     "TNAttention",
     "TTDense",
+    "TTEmbedding",
     "TensorizeTokens",
     "TensorizedGraphAttention",
     "TensorizedSpectralAttention",

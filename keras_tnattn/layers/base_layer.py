@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import keras
@@ -30,12 +30,10 @@ class BaseLayer(keras.layers.Layer):
             A size is the same in all arguments, and sizes other than `B`, `L`, `T`, `S`, `N` and
             `E` are those for which the layer was built.
         fixes_sizes: Whether a built layer needs the sizes for which it was built.
-        fixed_arguments: Arguments of its base that a layer does not take, because it sets them.
     """
 
     call_shapes: ClassVar[Mapping[str, str]] = {}
     fixes_sizes: ClassVar[bool] = True
-    fixed_arguments: ClassVar[Collection[str]] = ()
     __signature__: Any = _ConstructorSignature()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -119,8 +117,7 @@ def _whole_signature(kind: Any) -> inspect.Signature:
         for name, parameter in list(inspect.signature(own).parameters.items())[1:]:
             if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and "kwargs" in parameters:
                 parameter = parameter.replace(kind=parameter.KEYWORD_ONLY)
-            if name not in kind.fixed_arguments:
-                parameters.setdefault(name, parameter)
+            parameters.setdefault(name, parameter)
     return inspect.Signature(sorted(parameters.values(), key=lambda x: x.kind))
 
 
@@ -131,7 +128,7 @@ def _constructor_arguments(kind: Any) -> tuple[str, ...]:
         if issubclass(base, BaseLayer) and "__init__" in vars(base):
             parameters = list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]
             names |= {p.name: None for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD}
-    return tuple(name for name in names if name not in kind.fixed_arguments)
+    return tuple(names)
 
 
 def config_of(name: str, value: Any) -> Any:

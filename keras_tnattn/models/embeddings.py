@@ -3,7 +3,8 @@
 import keras
 
 from keras_tnattn.layers import LearnedPositionEncoding, SinusoidalPositionEncoding, TokenEmbedding
-from keras_tnattn.storage import LowRankEmbedding, TTEmbedding
+from keras_tnattn.layers.low_rank_embedding import LowRankEmbedding
+from keras_tnattn.layers.tt_embedding import TTEmbedding
 
 EMBEDDINGS = ("dense", "low_rank", "tensor_train")
 POSITION_ENCODINGS = ("sinusoidal", "learned")

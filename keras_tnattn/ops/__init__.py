@@ -3,6 +3,7 @@
 from keras_tnattn.ops import (
     blocks,
     graph,
+    low_rank,
     masking,
     norms,
     power_law,
@@ -17,6 +18,7 @@ from keras_tnattn.ops import (
 __all__ = [
     "blocks",
     "graph",
+    "low_rank",
     "masking",
     "norms",
     "power_law",

@@ -34,10 +34,10 @@ import foreign_networks
 import keras
 import numpy as np
 
-from keras_tnattn import compress
-from keras_tnattn.compression.candidates import byte_count
-from keras_tnattn.compression.saving import file_bytes
-from keras_tnattn.export import export_onnx
+from keras_small import compress
+from keras_small.building.saving import file_bytes
+from keras_small.formats.candidates import byte_count
+from keras_small.runtimes import export_onnx
 
 # For each network the function of its inputs and the rows of ours.
 NETWORKS = {

@@ -23,9 +23,9 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import keras
 from texts import read_columns
 
-from keras_tnattn import compress
-from keras_tnattn.compression.candidates import byte_count
-from keras_tnattn.compression.saving import file_bytes
+from keras_small import compress
+from keras_small.building.saving import file_bytes
+from keras_small.formats.candidates import byte_count
 from keras_tnattn_train.language.config import LanguageConfig
 from keras_tnattn_train.language.corpus import PackedBatches, read_corpus
 from keras_tnattn_train.language.train import measure, train_language_model

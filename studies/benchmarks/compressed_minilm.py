@@ -31,9 +31,9 @@ import tokenizers
 from keras import ops
 from texts import mixed_texts, read_columns
 
-from keras_tnattn import compress
-from keras_tnattn.compression.candidates import byte_count
-from keras_tnattn.compression.saving import file_bytes
+from keras_small import compress
+from keras_small.building.saving import file_bytes
+from keras_small.formats.candidates import byte_count
 from keras_tnattn_train.data.foreign_models import fetch
 
 

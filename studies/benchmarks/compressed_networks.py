@@ -30,9 +30,9 @@ import numpy as np
 from sklearn.datasets import load_digits
 from texts import read_columns
 
-from keras_tnattn import compress
-from keras_tnattn.compression.candidates import byte_count
-from keras_tnattn.export import export_onnx
+from keras_small import compress
+from keras_small.formats.candidates import byte_count
+from keras_small.runtimes import export_onnx
 
 LENGTH, WORDS = 80, 8000
 # For each network the targets in floats and in integers; of floats some formats alone.

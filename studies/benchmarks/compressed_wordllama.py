@@ -30,7 +30,8 @@ from sklearn.cluster import MiniBatchKMeans
 from sklearn.linear_model import LogisticRegression
 from texts import read_columns
 
-from keras_tnattn import MaskedAveragePooling1D, compress
+from keras_small import compress
+from keras_tnattn import MaskedAveragePooling1D
 from keras_tnattn_train.data.foreign_models import fetch
 
 CENTROIDS = 2000

@@ -131,11 +131,11 @@ def processor_seconds():
 
 def measure(name, effort):
     """Prints what one case takes."""
-    from keras_tnattn import compress
-    from keras_tnattn.compression.candidates import byte_count
+    from keras_small import compress
+    from keras_small.formats.candidates import byte_count
 
     told = []
-    log = logging.getLogger("keras_tnattn.compression")
+    log = logging.getLogger("keras_small")
     handler = logging.Handler()
     handler.emit = lambda record: told.append(record.getMessage())
     make, arguments, target, bits = CASES[name]

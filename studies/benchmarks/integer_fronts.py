@@ -25,11 +25,12 @@ from compressed_minilm import encoded, part
 from keras import ops
 from texts import mixed_texts
 
-from keras_tnattn.compression.calibration import observe
-from keras_tnattn.compression.inventory import places
-from keras_tnattn.compression.kinds import has_kernel
-from keras_tnattn.storage import integer_groups, low_rank
-from keras_tnattn.storage.low_rank_einsum_dense import kernel_matrix
+from keras_small.storage import integer_groups
+from keras_small.storage.low_rank_einsum_dense import kernel_matrix
+from keras_small.survey.calibration import observe
+from keras_small.survey.inventory import places
+from keras_small.survey.kinds import has_kernel
+from keras_tnattn.ops import low_rank
 from keras_tnattn_train.data.foreign_models import fetch
 
 PAIRS = [(2, 32), (2, 16), (3, 64), (3, 32), (3, 16), (4, 128), (4, 64), (4, 32), (6, 64), (8, 128)]

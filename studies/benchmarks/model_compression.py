@@ -35,10 +35,10 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import keras
 import numpy as np
 
-from keras_tnattn import compress
-from keras_tnattn.compression.candidates import byte_count
-from keras_tnattn.compression.inventory import places
-from keras_tnattn.compression.saving import file_bytes
+from keras_small import compress
+from keras_small.building.saving import file_bytes
+from keras_small.formats.candidates import byte_count
+from keras_small.survey.inventory import places
 from keras_tnattn.layers import MaskedAveragePooling1D
 from keras_tnattn_train.classify.config import ClassifyConfig
 from keras_tnattn_train.classify.loading import thin_out

@@ -28,10 +28,9 @@ import keras
 import numpy as np
 from sklearn.datasets import load_digits
 
-from keras_tnattn import compress
-from keras_tnattn.compression import compressing
-from keras_tnattn.compression.batches import outputs_of
-from keras_tnattn.compression.counting import CountedRows, FewFlips, upper_bound
+from keras_small import compress, compressing
+from keras_small.asked.batches import outputs_of
+from keras_small.asked.counting import CountedRows, FewFlips, upper_bound
 from keras_tnattn.layers import TensorizedSpectralAttention
 
 TRUTH_ROWS = 20_000

@@ -23,7 +23,7 @@ import keras
 import keras_hub
 import numpy as np
 
-from keras_tnattn.compression.inventory import places
+from keras_small.survey.inventory import places
 from keras_tnattn_train.data.foreign_models import fetch
 
 

@@ -7,13 +7,14 @@ import pytest
 import tensorflow as tf
 from translator_runs import make_run
 
-from keras_tnattn.export import export_classifier, export_translator
+from keras_tnattn.export import export_translator
 from keras_tnattn.export.explaining import classifier_explanation, translator_explanation
 from keras_tnattn.models import text_classifier
 from keras_tnattn.search.beam_search import BeamSearch
 from keras_tnattn.text.reserved import RESERVED_PIECES
 from keras_tnattn.text.word_pieces import WordPieceTokenizer
 from keras_tnattn.text.words import split_words, word_vectorizer
+from keras_tnattn_train.exports.classifier import export_classifier
 from keras_tnattn_train.translate.explain import attention_outputs
 
 TEXTS = ["the cat sat", "a dog ran and the cat sat on zzz", ""]

@@ -9,16 +9,10 @@ import pytest
 from import_path import run_python
 
 from keras_tnattn import TensorizedSpectralAttention
-from keras_tnattn.export import (
-    class_names_file,
-    export_classifier,
-    export_signatures,
-    load,
-    next_version,
-    signatures,
-)
-from keras_tnattn.export.portable import ignores_padding
+from keras_tnattn.export import class_names_file, export_signatures, load, next_version, signatures
 from keras_tnattn.text.words import split_words, word_vectorizer
+from keras_tnattn_train.exports.classifier import export_classifier
+from keras_tnattn_train.exports.portable import ignores_padding
 
 tensorflow_only = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="only the TensorFlow backend exports"

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import keras_tnattn
-from keras_tnattn import layers, storage
+from keras_small import storage
+from keras_tnattn import layers
 from keras_tnattn.models import graph_classifier
 from keras_tnattn.ops.time_graph import Geometric
 
@@ -39,8 +40,8 @@ CASES = {
     **on(
         {"inputs": IDS},
         lambda: storage.AdaptiveEmbedding(20, 8, (3, 9), (5, 2)),
-        lambda: storage.LowRankEmbedding(20, 8, 2),
-        lambda: storage.TTEmbedding(20, 8, tt_ranks=2),
+        lambda: layers.LowRankEmbedding(20, 8, 2),
+        lambda: layers.TTEmbedding(20, 8, tt_ranks=2),
         lambda: layers.TokenEmbedding(20, 8),
     ),
     **on(
@@ -411,14 +412,12 @@ WRONG = {
     layers.TensorizedGraphAttention: {
         r"key_shape=\(2, 2\)": lambda make: make(2, (2, 2)).build((None, None, 2, 2, 2))
     },
-    storage.TTEmbedding: {
+    layers.TTEmbedding: {
         "input_dim=0": lambda make: make(0, 3),
         r"tt_input_shape=\(2, 4\)": lambda make: make(9, 4, tt_input_shape=(2, 4)),
         "output_dim=4": lambda make: make(9, 4, tt_output_shape=(2, 3)),
         "tt_ranks=0": lambda make: make(9, 4, tt_ranks=0),
-        "bits=5": lambda make: make(9, 4, bits=5),
         "built Embedding": lambda make: make.from_embedding(TABLE, tt_ranks=2),
-        "built=False": lambda make: make(9, 4).quantized(4),
     },
     storage.AdaptiveEmbedding: {
         "block_rows=0": lambda make: make(22, 6, (4, 0), (4, 2)),
@@ -436,9 +435,16 @@ WRONG = {
         "rank=0": lambda make: make(2, 0),
         "built": lambda make: make.from_dense(keras.layers.Dense(3), rank=1),
     },
-    storage.LowRankEmbedding: {
-        "bits=5": lambda make: make(3, 4, 2, bits=5),
+    layers.LowRankEmbedding: {
         "built": lambda make: make.from_embedding(TABLE, 1),
+    },
+    storage.QuantizedTTEmbedding: {
+        "bits=5": lambda make: make(5, input_dim=9, output_dim=4),
+        "built=False": lambda make: make.from_layer(layers.TTEmbedding(9, 4), 4),
+    },
+    storage.QuantizedLowRankEmbedding: {
+        "bits=5": lambda make: make(5, input_dim=3, output_dim=4, rank=2),
+        "built=False": lambda make: make.from_layer(layers.LowRankEmbedding(3, 4, 2), 4),
     },
     layers.MultiHeadAdditiveAttention: {"key_dim=0": lambda make: make(2, key_dim=0)},
     layers.MultiHeadDotProductAttention: {"num_heads=0": lambda make: make(0)},

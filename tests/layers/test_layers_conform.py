@@ -13,7 +13,8 @@ from conformance import check_fit, check_layer, check_self_attention
 from slow_cases import slow_but
 
 import keras_tnattn
-from keras_tnattn import layers, storage
+from keras_small import storage
+from keras_tnattn import layers
 from keras_tnattn.models import translator
 from keras_tnattn.ops.time_graph import Exponential, Geometric, PowerLaw, Window
 
@@ -112,9 +113,9 @@ OTHERS = (
     )
     | on(
         IDS,
-        low_rank_embedding=lambda: storage.LowRankEmbedding(22, 6, 3, mask_zero=True),
-        tt_embedding=lambda: storage.TTEmbedding(22, 30, (2, 3, 4), (5, 2, 3), (4, 6)),
-        tt_embedding_reordered=lambda: storage.TTEmbedding(
+        low_rank_embedding=lambda: layers.LowRankEmbedding(22, 6, 3, mask_zero=True),
+        tt_embedding=lambda: layers.TTEmbedding(22, 30, (2, 3, 4), (5, 2, 3), (4, 6)),
+        tt_embedding_reordered=lambda: layers.TTEmbedding(
             22, 8, mask_zero=True, reorder_rows=True, embeddings_regularizer="l2"
         ),
         adaptive_embedding=lambda: storage.AdaptiveEmbedding(

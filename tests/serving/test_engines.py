@@ -15,13 +15,13 @@ import pytest
 import tensorflow as tf
 from serving_servers import as_process, get, in_thread, post, wait_for
 
-from keras_tnattn.export import export_classifier
 from keras_tnattn.models import text_classifier
 from keras_tnattn.text.words import learn_words, split_words
 from keras_tnattn_runtime.layout import ENGINES, SIGNATURES
 from keras_tnattn_serving.__main__ import main
 from keras_tnattn_serving.servable import LazyModel, Servable
 from keras_tnattn_serving.settings import Settings
+from keras_tnattn_train.exports.classifier import export_classifier
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = ["A red fish!", "the blue bird flies, high", "", "\u0130STANBUL \u03a3\u0391\u03a3"]

@@ -6,10 +6,10 @@ import keras
 import numpy as np
 from conformance import relative_error, to_numpy
 
-import keras_tnattn
+import keras_small
 
 # Floats, where a test says nothing else.
-compress = functools.partial(keras_tnattn.compress, bits=32)
+compress = functools.partial(keras_small.compress, bits=32)
 
 
 def outputs_of(model, inputs):

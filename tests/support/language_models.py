@@ -6,8 +6,8 @@ import functools
 import keras
 import numpy as np
 
-from keras_tnattn.export import export_language_model
 from keras_tnattn.models import language_model
+from keras_tnattn_train.exports.language_model import export_language_model
 from keras_tnattn_train.language.tokens import Tokens
 
 TOKENS = Tokens("characters", " abcdefghi")

@@ -12,7 +12,7 @@ import threading
 
 import pytest
 
-from keras_tnattn.export import web
+from keras_tnattn_train.exports import web
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 OPTIONS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync")

@@ -20,11 +20,12 @@ from conformance import assert_same_arrays, relative_error
 from run_folders import assert_refused
 from translator_runs import make_run
 
-from keras_tnattn import coding
-from keras_tnattn.compression.candidates import byte_count
-from keras_tnattn.compression.runtimes import RUNTIMES
+from keras_small import coding
+from keras_small.formats.candidates import byte_count
+from keras_small.formats.runtime_tables import RUNTIMES
+from keras_small.runtimes import file_outputs
+from keras_small.runtimes import files as formats
 from keras_tnattn.errors import cause_of
-from keras_tnattn.export import file_outputs, formats
 from keras_tnattn_train import compress
 from keras_tnattn_train.classify.loading import ClassifierRun, thin_out
 from keras_tnattn_train.classify.train import Part
@@ -156,7 +157,7 @@ def test_progress_is_printed(tmp_path, capsys):
         assert steps[4] == "Keras' int8 and int4, to compare with"
         assert steps[5:] == ["healing, epoch 1 of 2", "healing, epoch 2 of 2"]
         assert not any("healing, epoch" in line for line in lines[9:])
-    assert not logging.getLogger("keras_tnattn.compression").handlers
+    assert not logging.getLogger("keras_small").handlers
 
 
 def test_a_healing_that_would_harm_is_not_counted(tmp_path, capsys):
@@ -368,7 +369,7 @@ def test_an_interrupted_compression_leaves_no_empty_folder(tmp_path, monkeypatch
     def interrupt(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("keras_tnattn.compression.compress", interrupt)
+    monkeypatch.setattr("keras_small.compress", interrupt)
     for name in ("new", "new/er", "empty"):
         output = ["--output", str(tmp_path / name)]
         assert main([file, "--bits", "8", *output]) == 130
@@ -530,9 +531,7 @@ def test_a_model_without_data_is_tried_on_rows_of_a_middling_length():
 
 def test_the_runtime_reaches_compress(tmp_path, monkeypatch):
     calls = []
-    monkeypatch.setattr(
-        "keras_tnattn.compression.compress", lambda *_, **given: calls.append(given)
-    )
+    monkeypatch.setattr("keras_small.compress", lambda *_, **given: calls.append(given))
     field = compress.CompressOptions.model_fields["for_runtime"]
     assert choices(field) == tuple(RUNTIMES)
     for runtime in (None, *RUNTIMES):

@@ -10,10 +10,10 @@ if keras.backend.backend() != "tensorflow":
 
 from translator_runs import make_run
 
-from keras_tnattn.export import web
 from keras_tnattn_runtime import reader
 from keras_tnattn_train import compress, export, predict
 from keras_tnattn_train.cli import main
+from keras_tnattn_train.exports import web
 from keras_tnattn_train.language import generate
 
 

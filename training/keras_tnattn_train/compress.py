@@ -250,7 +250,7 @@ def _compress(args: CompressOptions) -> None:
         _check_max_drop(args)
     start_backend()  # takes seconds, so invalid input is reported first
     if args.export in FILES:
-        from keras_tnattn.export.formats import check_form
+        from keras_small.runtimes.files import check_form
 
         with input_errors((ImportError, RuntimeError)):
             check_form(Path(FILES[args.export]))
@@ -300,7 +300,7 @@ def _compress_file(path: Path, name: str, folder: Path, args: CompressOptions) -
     for option_name, asked in (("heal-epochs", args.heal_epochs), ("max-flips", args.max_flips)):
         if asked and args.data is None:
             raise InputError(f"--{option_name} needs --data")
-    from keras_tnattn.compression import logits_divergence
+    from keras_small import logits_divergence
     from keras_tnattn_train.runs.saved_models import load_file
 
     model = load_file(path)
@@ -321,7 +321,8 @@ def _compress_file(path: Path, name: str, folder: Path, args: CompressOptions) -
         with _errors_of_export(folder), without_noise():
             result.export(folder / FILES[args.export])
     elif args.export:
-        from keras_tnattn.export import export_saved_model, next_version
+        from keras_small.runtimes import export_saved_model
+        from keras_tnattn.export import next_version
 
         models = _export_folder(name, args)
         with _errors_of_export(models):
@@ -439,13 +440,13 @@ def _errors_of_export(models: Path) -> Iterator[None]:
 
 
 def _call(model: Any, args: CompressOptions, **options: Any) -> Any:
-    from keras_tnattn.compression import compress
+    from keras_small import compress
     from keras_tnattn_train.runs.progress import printing_progress
 
     asked = {name: getattr(args, name) for name in GOALS}
     with (
         input_errors((ImportError, ValueError, TypeError)),
-        printing_progress("keras_tnattn.compression"),
+        printing_progress("keras_small"),
     ):
         # `verbose` because `printing_progress` prints.
         return compress(model, **asked, verbose=0, **options)
@@ -457,7 +458,7 @@ def _heal(result: Any, inputs: Any, args: CompressOptions, loss: Any = None) -> 
         return
     from keras_tnattn_train.runs.progress import printing_progress
 
-    with input_errors(), printing_progress("keras_tnattn.compression"):
+    with input_errors(), printing_progress("keras_small"):
         result.heal(inputs, args.heal_epochs, args.learning_rate, loss=loss)
 
 

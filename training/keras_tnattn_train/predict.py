@@ -233,7 +233,7 @@ def _predictor_of_pretrained(name: str, few: bool) -> Predictor:
     start_backend(compiles=not few)
     import keras
 
-    from keras_tnattn.pretrained import load
+    from keras_small.pretrained import load
 
     model = load(name)
     model.model.run_eagerly = few and keras.backend.backend() == "tensorflow"  # traces no graph
@@ -242,7 +242,7 @@ def _predictor_of_pretrained(name: str, few: bool) -> Predictor:
     if not hasattr(model, "words"):
         raise InputError(
             f"Expected a model of texts. Received: model={name!r}, which reads pictures: use "
-            f"keras_tnattn.load({name!r})"
+            f"keras_small.load({name!r})"
         )
     return lambda texts: labels(model.probabilities(texts), model.class_names, model.ids(texts))
 

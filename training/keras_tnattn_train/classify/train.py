@@ -126,7 +126,9 @@ class TrainedClassifier:
 
     def export(self, results: dict[str, Any], folder: Path, version: int | None = None) -> Path:
         """Exports the classifier with a model card and examples from the test part."""
-        from keras_tnattn.export import export_classifier  # which needs TensorFlow
+        from keras_tnattn_train.exports.classifier import (
+            export_classifier,  # which needs TensorFlow
+        )
 
         data, rows = self.data, self.test.rows
         source = {

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from keras_tnattn.pretrained import ABOUT, MODEL
+from keras_small.pretrained import ABOUT, MODEL
 from keras_tnattn_train.cli import main as command
 from keras_tnattn_train.commands import run_demo
 
@@ -59,9 +59,9 @@ def run() -> None:
 
 
 def _default_folders() -> tuple[str, str]:
-    import keras_tnattn.pretrained
+    import keras_small.pretrained
 
-    return "runs/pretrained", str(Path(keras_tnattn.pretrained.__file__).parent)
+    return "runs/pretrained", str(Path(keras_small.pretrained.__file__).parent)
 
 
 def _check(status: int) -> None:
@@ -70,7 +70,7 @@ def _check(status: int) -> None:
 
 
 def pack(name: str, trained: Path, small: Path, folder: Path) -> None:
-    """Writes the folder that `keras_tnattn.load` reads."""
+    """Writes the folder that `keras_small.load` reads."""
     about = MODELS[name]
     results = json.loads((trained / "results.json").read_text(encoding="utf-8"))
     # A small classifier has its vocabulary in another order.
@@ -107,7 +107,7 @@ def _texts(folder: Path) -> dict[str, Any]:
 
 
 def _pairs(folder: Path) -> dict[str, Any]:
-    from keras_tnattn.export.portable_translator import pieces_of
+    from keras_tnattn_train.exports.portable_translator import pieces_of
     from keras_tnattn_train.translate.loading import corpus_of
 
     source, target = map(pieces_of, corpus_of(folder).tokenizers)

@@ -45,8 +45,8 @@ def run() -> None:
     """Runs the demo."""
     import tokenizers
 
-    from keras_tnattn.export import export_web_search
-    from keras_tnattn.export.web import fetch_runtime
+    from keras_tnattn_train.exports.web import fetch_runtime
+    from keras_tnattn_train.exports.web_search import export_web_search
 
     try:  # before minutes of work
         runtime = fetch_runtime()
@@ -68,17 +68,17 @@ def run() -> None:
 
 def small_encoder(package: Path, tokenizer: Any, texts: Sequence[str]) -> "keras.Model":
     """Returns the encoder, compressed unless its file is there, and prints bytes and time."""
-    import keras_tnattn
-    from keras_tnattn.export.web_search import sentence_ids
+    import keras_small
+    from keras_tnattn_train.exports.web_search import sentence_ids
 
     path = FOLDER / "encoder.tnz"
     if path.exists():
-        return keras_tnattn.load(path)
+        return keras_small.load(path)
     rows = np.random.default_rng(0).permutation(len(texts))[:TEXTS]
     ids = sentence_ids(tokenizer, [texts[n] for n in rows], LENGTH)
     model = encoder(package)
     wall, processor = time.monotonic(), time.process_time()
-    result = keras_tnattn.compress(model, TARGET, data=ids, coded=True)
+    result = keras_small.compress(model, TARGET, data=ids, coded=True)
     wall, processor = time.monotonic() - wall, time.process_time() - processor
     peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e9
     print(f"{wall:.0f} seconds, {processor:.0f} of the processor; at most {peak:.1f} GB of memory")

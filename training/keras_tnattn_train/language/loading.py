@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_tnattn.compression import logits_divergence
+from keras_small import logits_divergence
 from keras_tnattn.models import LanguageModel
 from keras_tnattn.search import Generator
 from keras_tnattn_train.language.config import LanguageConfig
@@ -114,7 +114,9 @@ class LanguageRun(TrainedRun):
         return export(result.model, self.tokens, folder, None, card)
 
     def export_portable(self, kind: str, folder: Path, runtime: str | None) -> None:
-        from keras_tnattn.export import export_portable_language_model
+        from keras_tnattn_train.exports.portable_language_model import (
+            export_portable_language_model,
+        )
 
         if kind == "web":
             raise InputError(

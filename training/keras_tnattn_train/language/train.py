@@ -116,7 +116,7 @@ def export(
     model: LanguageModel, tokens: Tokens, folder: Path, version: int | None, card: dict[str, Any]
 ) -> Path:
     """Exports a language model as a version for the server, and returns its path."""
-    from keras_tnattn.export import export_language_model
+    from keras_tnattn_train.exports.language_model import export_language_model
 
     return export_language_model(model, dataclasses.asdict(tokens), folder, version, card=card)
 

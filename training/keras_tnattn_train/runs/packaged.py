@@ -12,30 +12,31 @@ from keras_tnattn_train.runs.trained import RUNTIMES
 def packaged_models() -> dict[str, Path]:
     """Returns the folders of the models that come with the package, by name."""
     # Found without an import, which would bring Keras along.
-    package = importlib.util.find_spec("keras_tnattn")
+    package = importlib.util.find_spec("keras_small")
     folders = (package and package.submodule_search_locations) or []
     abouts = [path for folder in folders for path in Path(folder).glob("pretrained/*/about.json")]
     return {path.parent.name: path.parent for path in sorted(abouts)}
 
 
 class PackagedClassifier:
-    """A classifier of texts that comes with the package, by its name for `keras_tnattn.load`."""
+    """A classifier of texts that comes with the package, by its name for `keras_small.load`."""
 
     def __init__(self, name: str) -> None:
-        import keras_tnattn
+        import keras_small
         from keras_tnattn.text.words import WordVectorizer
 
         about = json.loads((packaged_models()[name] / "about.json").read_text("utf-8"))
         if about.get("task") != "classify":
             raise InputError(f"Expected a classifier of texts, docstrings. Received: {name}")
-        loaded = keras_tnattn.load(name)
+        loaded = keras_small.load(name)
         self.model, self.class_names, self.card = loaded.model, loaded.class_names, loaded.card
         words = about["words"]
         self.vectorizer = WordVectorizer(words["vocabulary"], words["max_words"])
 
     def export_portable(self, kind: str, folder: Path, runtime: str | None) -> None:
         """As `TrainedRun.export_portable`."""
-        from keras_tnattn.export import export_portable, export_web
+        from keras_tnattn_train.exports.portable import export_portable
+        from keras_tnattn_train.exports.web import export_web
 
         export: Any = export_web if kind == "web" else export_portable
         parts = (self.model, self.vectorizer, self.class_names, folder)
@@ -43,8 +44,8 @@ class PackagedClassifier:
 
     def export(self, folder: Path) -> Path:
         """Exports the model to a new version in a folder, for the server, and returns its path."""
-        from keras_tnattn.export import export_classifier
         from keras_tnattn.text.words import split_words
+        from keras_tnattn_train.exports.classifier import export_classifier
 
         has_onnx = all(map(importlib.util.find_spec, ("onnx", "onnxruntime")))
         return export_classifier(

@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keras_tnattn.compression import logits_divergence
+from keras_small import logits_divergence
 from keras_tnattn.models import Translator
 from keras_tnattn_train.data.pairs.batches import BucketedBatches
 from keras_tnattn_train.data.pairs.prepared import PreparedCorpus, load_prepared
@@ -82,7 +82,8 @@ class TranslatorRun(TrainedRun):
         return export_trained(config, result.model, self.trained.corpus, counts, folder)
 
     def export_portable(self, kind: str, folder: Path, runtime: str | None) -> None:
-        from keras_tnattn.export import export_portable_translator, export_web_translator
+        from keras_tnattn_train.exports.portable_translator import export_portable_translator
+        from keras_tnattn_train.exports.web import export_web_translator
 
         config = Run(self.folder).read_config(TranslateConfig, {})
         parts = (self.model, self.trained.source_tokenizer, self.trained.target_tokenizer)

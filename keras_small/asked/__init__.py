@@ -1,0 +1,1 @@
+"""What is asked of a compression: goals, promises and data."""

@@ -1,0 +1,369 @@
+"""What is promised of answers: counts how much they change, and bounds it for all such inputs.
+
+A flip is a row whose top class differs from the original's. Of independent rows that had no part
+in making a model, their number is binomial, so the bound of Clopper and Pearson (1934) is exact.
+The mean of other numbers in [0, 1] has the bound of Hoeffding and Bentkus, whatever their
+distribution (Bates et al., 2021, https://arxiv.org/abs/2101.02703, sec. 3.1).
+"""
+
+import abc
+import dataclasses
+import math
+import reprlib
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+
+from keras_small.asked.batches import data_errors, number_of_rows, outputs_of
+
+# From a batch of outputs, the original's and others, to a number in [0, 1] for each row.
+Change = Callable[[Sequence[Any], Sequence[Any]], np.ndarray]
+
+
+def upper_bound(flips: int, rows: int, confidence: float) -> float:
+    """Returns the one-sided upper bound of Clopper and Pearson for the true share of flips.
+
+    It is the `p` for which at most `flips` of `rows` has the probability `1 - confidence`.
+
+    Args:
+        flips: The number of flips.
+        rows: The number of independent rows.
+        confidence: In (0, 1).
+    """
+    return _largest(flips / rows, _log_probability(flips, rows), confidence)
+
+
+def mean_bound(total: float, rows: int, confidence: float) -> float:
+    """Returns the one-sided upper bound of Hoeffding and Bentkus for a mean of numbers in [0, 1].
+
+    A mean `m` stays possible if `exp(-n KL(total / n, m))`, which bounds the probability of so
+    small a sum by Hoeffding (1963), and `e P(Bin(n, m) <= ceil(total))`, which bounds it by Bentkus
+    (2004), are both above `1 - confidence`.
+
+    Args:
+        total: The sum of the numbers.
+        rows: The number `n` of independent rows.
+        confidence: In (0, 1).
+    """
+    mean, at_most = total / rows, _log_probability(math.ceil(total), rows)
+
+    def log_probability(share: float) -> float:
+        hit = mean * math.log(share / mean) if mean else 0.0
+        missed = (1 - mean) * math.log((1 - share) / (1 - mean)) if mean < 1 else 0.0
+        return min(rows * (hit + missed), 1 + at_most(share))
+
+    return _largest(mean, log_probability, confidence)
+
+
+def _largest(low: float, log_probability: Callable[[float], float], confidence: float) -> float:
+    """Returns the largest share, from `low` on, whose probability is above `1 - confidence`."""
+    high = 1.0
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2
+        if log_probability(middle) > math.log1p(-confidence):
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _log_probability(count: int, rows: int) -> Callable[[float], float]:
+    """Returns the logarithm of the probability of at most `count` of `rows`, by their share."""
+    counts = np.arange(count + 1)
+    # The logarithms of the binomial coefficients.
+    ways = np.append(0.0, np.cumsum(np.log((rows - counts[:-1]) / counts[1:])))
+
+    def log_probability(share: float) -> float:
+        logs = ways + counts * math.log(share) + (rows - counts) * math.log1p(-share)
+        return float(np.logaddexp.reduce(logs))
+
+    return log_probability
+
+
+@dataclasses.dataclass(frozen=True)
+class FlipCount:
+    """How many rows have another top class.
+
+    Attributes:
+        flips: The number of these rows.
+        rows: The number of all rows that were counted.
+        confidence: The probability with which `bound` holds, of one model chosen without the rows.
+        bound: `upper_bound(flips, rows, confidence)`.
+    """
+
+    flips: int
+    rows: int
+    confidence: float
+    bound: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.flips:,} of {self.rows:,} rows held back have another top class, which bounds "
+            f"the share by {100 * self.bound:.3g} % with confidence {100 * self.confidence:.6g} %"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class MeanChange:
+    """By how much the outputs of rows change.
+
+    Attributes:
+        mean: The mean change.
+        rows: The number of rows that were measured.
+        confidence: The probability with which `bound` holds, of one model chosen without the rows.
+        bound: `mean_bound(mean * rows, rows, confidence)`.
+    """
+
+    mean: float
+    rows: int
+    confidence: float
+    bound: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.rows:,} rows held back change by {self.mean:.3g} on average, which bounds the "
+            f"mean by {self.bound:.3g} with confidence {100 * self.confidence:.6g} %"
+        )
+
+
+_SENTENCES = {
+    "max_flips": "at most a share of {:.6g} of inputs like the data gets another top class",
+    "max_change": "the outputs for inputs like the data change by at most {:.6g} on average",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Promise:
+    """With probability `count.confidence` over the draw of the rows, a limit is kept.
+
+    Attributes:
+        name: `"max_flips"` or `"max_change"`.
+        limit: The largest share of inputs like the data that have another top class, or the
+            largest mean change of their outputs.
+        count: What was counted of the model on the rows that were held back.
+        planning_rows: The number of the other rows, with which the model was made.
+    """
+
+    name: str
+    limit: float
+    count: FlipCount | MeanChange
+    planning_rows: int
+
+    def __str__(self) -> str:
+        sentence = _SENTENCES[self.name].format(self.limit)
+        return f"promise: {sentence}; {self.count}; {self.planning_rows:,} other rows planned"
+
+
+class CountedRows:
+    """Rows of inputs with the outputs of a model.
+
+    Args:
+        model: The original model.
+        inputs: Arrays of equally many rows.
+        batch_size: Rows per batch.
+        goal: What is counted of a row.
+    """
+
+    def __init__(self, model: keras.Model, inputs: Any, batch_size: int, goal: "Promising") -> None:
+        self.rows, self.goal = number_of_rows(inputs), goal
+        self.batches = [
+            keras.tree.map_structure(lambda x, start=start: x[start : start + batch_size], inputs)
+            for start in range(0, self.rows, batch_size)
+        ]
+        self.outputs = []
+        for batch in self.batches:
+            with data_errors():
+                outputs = outputs_of(model, batch)
+            goal.check_outputs(outputs)
+            self.outputs.append(goal.summary(outputs))
+
+    def total(self, predict: Callable[[Any], Sequence[Any]]) -> float:
+        """Returns the sum of the changes of all rows.
+
+        Args:
+            predict: Function from a batch of inputs to the output, or a list of the outputs.
+        """
+        total = 0.0
+        for batch, before in zip(self.batches, self.outputs, strict=True):
+            after = self.goal.summary(keras.tree.flatten(predict(batch)))
+            shapes = [[np.shape(output) for output in outputs] for outputs in (before, after)]
+            if shapes[0] != shapes[1]:
+                raise ValueError(
+                    "Expected predictions of the shapes of the model's outputs, "
+                    f"{shapes[0]}. Received: {shapes[1]}"
+                )
+            changes = np.asarray(self.goal.changes(before, after), "float64")
+            if changes.shape != (len(before[0]),) or not ((changes >= 0) & (changes <= 1)).all():
+                raise ValueError(
+                    "Expected a change in [0, 1] of each row. Received: changes of shape "
+                    f"{changes.shape}, {reprlib.repr(changes.tolist())}"
+                )
+            total += float(changes.sum())
+        return total
+
+
+def relative_change(before: Sequence[Any], after: Sequence[Any]) -> np.ndarray:
+    """Returns `min(1, |after - before| / |before|)` of each row, over all of its outputs.
+
+    Of a row that was all 0 it is 0 if it still is, and else 1; of one with NaN it is 1.
+    """
+    old, new = (
+        np.concatenate([np.asarray(x, "float64").reshape(len(x), -1) for x in outputs], axis=1)
+        for outputs in (before, after)
+    )
+    change, size = (np.linalg.norm(x, axis=1) for x in (new - old, old))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(change == 0, 0.0, change / size)
+    return np.where(np.isnan(ratio), 1.0, np.minimum(ratio, 1.0))
+
+
+def top_classes(outputs: Sequence[Any]) -> np.ndarray:
+    """Returns the top class of each row, at each position of each output: ints `(rows, N)`.
+
+    Of one column, the probability of the second of two classes, it is 1 if this is above 0.5; of a
+    row with NaN it is -1.
+    """
+    columns = []
+    for array in (np.asarray(output).astype("float64") for output in outputs):
+        classes = array[..., 0] > 0.5 if array.shape[-1] == 1 else array.argmax(axis=-1)
+        classes = np.where(np.isnan(array).any(axis=-1), -1, classes)
+        columns.append(classes.reshape(len(array), -1))
+    return np.concatenate(columns, axis=1)
+
+
+def check_classes(array: np.ndarray) -> None:
+    """Checks that an output has classes."""
+    numeric = array.dtype.kind not in "OSUb" and array.ndim > 1
+    if not numeric or (array.shape[-1] == 1 and not ((array >= 0) & (array <= 1)).all()):
+        raise ValueError(
+            "Expected a classifier together with max_flips: outputs with a column for each class, "
+            f"or with one probability. Received: outputs of shape {array.shape} and dtype "
+            f"{array.dtype}"
+        )
+
+
+def halves(inputs: Any) -> tuple[Any, Any]:
+    """Returns two random halves of the rows of arrays; of an odd number one is left out."""
+    order = np.random.default_rng(0).permutation(number_of_rows(inputs))
+    half = len(order) // 2
+    first, second = order[:half], order[half : 2 * half]
+    return tuple(
+        keras.tree.map_structure(lambda x, rows=rows: x[rows], inputs) for rows in (first, second)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Promising(abc.ABC):
+    """The smallest model that keeps a limit, in (0, 1), for the mean change of a row.
+
+    Attributes:
+        limit: The largest mean.
+        confidence: The probability, over the draw of the rows, with which this holds, in (0, 1).
+    """
+
+    limit: float
+    confidence: float = 0.95
+    name: ClassVar[str] = ""
+
+    @property
+    def argument(self) -> str:
+        return f"{self.name}={self.limit}"
+
+    def __post_init__(self) -> None:
+        for name, value in ((self.name, self.limit), ("confidence", self.confidence)):
+            if not 0 < value < 1:
+                raise ValueError(f"Expected a share in (0, 1). Received: {name}={value}")
+
+    @abc.abstractmethod
+    def check_outputs(self, outputs: Sequence[np.ndarray]) -> None:
+        """Raises `ValueError` if no change can be counted of such outputs."""
+
+    def summary(self, outputs: Sequence[Any]) -> list[Any]:
+        """Returns what is kept of a batch of outputs."""
+        return list(outputs)
+
+    @abc.abstractmethod
+    def changes(self, before: list[Any], after: list[Any]) -> np.ndarray:
+        """Returns what is counted of each row, in [0, 1]."""
+
+    @abc.abstractmethod
+    def describe(self, total: float, rows: int) -> str:
+        """Says what a sum of changes is."""
+
+    @abc.abstractmethod
+    def count(self, total: float, rows: int) -> FlipCount | MeanChange:
+        """Returns a sum of changes as what it is called, with its bound."""
+
+    @property
+    def fewest_rows(self) -> int:
+        """The number of rows that, unchanged, are enough."""
+        return math.ceil(math.log1p(-self.confidence) / math.log1p(-self.limit))
+
+    def check_rows(self, rows: int) -> None:
+        """Checks that a half of the rows can keep the promise."""
+        least = self.fewest_rows
+        if rows < 2 * least:
+            raise ValueError(
+                f"Expected at least {2 * least:,} rows of data: {least:,} to count, of which none "
+                f"changes, for {self.argument} with confidence={self.confidence}, and as many to "
+                f"plan with. Received: {rows:,} rows"
+            )
+
+
+class FewFlips(Promising):
+    """The smallest model that has another top class for at most a share of inputs."""
+
+    name = "max_flips"
+
+    def check_outputs(self, outputs: Sequence[np.ndarray]) -> None:
+        for array in outputs:
+            check_classes(array)
+
+    def summary(self, outputs: Sequence[Any]) -> list[Any]:
+        return [top_classes(outputs)]
+
+    def changes(self, before: list[Any], after: list[Any]) -> np.ndarray:
+        return (before[0] != after[0]).any(axis=1)
+
+    def describe(self, total: float, rows: int) -> str:
+        return f"{total:.0f} of {rows} top classes differ"
+
+    def count(self, total: float, rows: int) -> FlipCount:
+        bound = upper_bound(round(total), rows, self.confidence)
+        return FlipCount(round(total), rows, self.confidence, bound)
+
+
+@dataclasses.dataclass(frozen=True)
+class SmallChange(Promising):
+    """The smallest model whose outputs change by at most a number on average.
+
+    Attributes:
+        change: What is counted of a row. Default: `relative_change`.
+    """
+
+    change: Change | None = None
+    name = "max_change"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.change is not None and not callable(self.change):
+            raise ValueError(f"Expected a function. Received: change={reprlib.repr(self.change)}")
+
+    def changes(self, before: list[Any], after: list[Any]) -> np.ndarray:
+        return (self.change or relative_change)(before, after)
+
+    def check_outputs(self, outputs: Sequence[np.ndarray]) -> None:
+        if any(array.dtype.kind in "OSUb" for array in outputs):
+            raise ValueError(
+                "Expected outputs of numbers together with max_change. Received: outputs of "
+                f"dtypes {[str(array.dtype) for array in outputs]}"
+            )
+
+    def describe(self, total: float, rows: int) -> str:
+        return f"{rows} rows change by {total / rows:.3g} on average"
+
+    def count(self, total: float, rows: int) -> MeanChange:
+        bound = mean_bound(total, rows, self.confidence)
+        return MeanChange(total / rows, rows, self.confidence, bound)

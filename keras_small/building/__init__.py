@@ -1,0 +1,1 @@
+"""Makes the small model of a choice, and trains and saves it."""

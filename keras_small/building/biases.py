@@ -1,0 +1,209 @@
+"""Corrects biases in closed form, so that layers have the mean outputs of the original model.
+
+Integers that are chosen for one layer alone leave an error in the mean of its outputs, because the
+layers before it have changed, too. A bias takes it away without training (Nagel et al., 2019,
+https://arxiv.org/abs/1906.04721, sec. 4.2). A batch normalization also gets back the variance of
+each channel, as if its statistics were estimated again (Sun et al., 2019,
+https://arxiv.org/abs/1911.12561): outputs `y` of mean `m` and deviation `d`, of the original `m_0`
+and `d_0`, become `m_0 + d_0 / d (y - m)`, by its `gamma` and `beta`. Each layer is corrected for
+inputs that come from corrected layers, in one run of the small model.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_small.asked.batches import outputs_of, some_batches
+from keras_small.asked.progress import tell
+from keras_small.building.assembly import Assembly
+from keras_small.planning.plan import Plan
+from keras_small.survey.calibration import Call, Data, watch_calls, with_activation
+from keras_small.survey.comparing import Comparison
+from keras_small.survey.inventory import Inventory
+
+Layers = Mapping[str, keras.layers.Layer]
+# Of each call the means of the outputs and of their squares, and the rows.
+Moments = dict[str, list[tuple[np.ndarray, int]]]
+# A deviation changes at most by this factor.
+_MOST = 2.0
+# Deviations of fewer rows say too little about those of others.
+_FEWEST_ROWS = 32
+
+
+class BiasCorrection:
+    """Corrects the biases of a small model by the outputs of the original's layers on data."""
+
+    def __init__(self, plan: Plan, replaced: Iterable[str], data: Data | None) -> None:
+        self.replaced, self.options = tuple(replaced), plan.options
+        self.batches = [] if data is None else data.batches
+        self.some = some_batches(self.batches)
+        self.moments: Moments = {}
+        layers = self._layers_of(plan.inventory)
+        if layers and self.replaced and self.batches:
+            self.moments = moments_of(layers, plan.inventory.model, self.some)
+
+    def apply(
+        self,
+        comparison: Comparison,
+        assembly: Assembly,
+        renumbered: Callable[[Any], Any] = lambda inputs: inputs,
+    ) -> None:
+        """Corrects both models of an assembly, unless the small one becomes worse.
+
+        `renumbered` takes the original's inputs to those of the small model.
+        """
+        if not self.moments:
+            return
+        small, floating = assembly.small.model, assembly.floating.model
+        models = [self._layers_of(assembly.small)]
+        if floating is not small:
+            models.append(self._layers_of(assembly.floating))
+
+        def value() -> tuple[float, float]:
+            """Returns what must not rise."""
+            error, _ = comparison.error_of(small, self.batches, renumbered)
+            return error, -(comparison.metric_of(small) or 0.0)
+
+        before = value()
+        inputs = [renumbered(batch) for batch in self.some]
+        changes = corrections(models[0], small, inputs, self.moments)
+        former = [model.get_weights() for model in (small, floating)]
+        for layers in models:
+            correct(layers, changes)
+        after = value()
+        tell("error with corrected biases %.4f, instead of %.4f", after[0], before[0])
+        worse = [new > old for new, old in zip(after, before, strict=True)]
+        if any(worse):
+            metrics = f"the metric would be {-after[1]:.4f}, instead of {-before[1]:.4f}"
+            tell("biases stay as they are: %s", "errors would grow" if worse[0] else metrics)
+            for model, weights in zip((small, floating), former, strict=True):
+                model.set_weights(weights)
+
+    def _layers_of(self, inventory: Inventory) -> dict[str, keras.layers.Layer]:
+        """Returns the layers with biases: those that are replaced and batch normalizations."""
+
+        def is_corrected(path: str, layer: keras.layers.Layer) -> bool:
+            normalizes = isinstance(layer, keras.layers.BatchNormalization)
+            return path in self.replaced or (normalizes and self.options.selects(layer))
+
+        return {
+            path: place.layer
+            for path, place in inventory.places.items()
+            if is_corrected(path, place.layer) and bias_of(place.layer) is not None
+        }
+
+
+def bias_of(layer: keras.layers.Layer) -> keras.Variable | None:
+    """Returns the variable that is added to the outputs of a layer, before its activation."""
+    last = getattr(layer, "outer", layer)
+    if isinstance(last, keras.layers.BatchNormalization):
+        return last.beta if last.axis in (-1, last.input_spec.ndim - 1) else None
+    if getattr(last, "data_format", None) == "channels_first":
+        return None
+    bias = getattr(last, "bias", None)
+    return bias if isinstance(bias, keras.Variable) else None
+
+
+def moments_of(layers: Layers, model: keras.Model, batches: Sequence[Any]) -> Moments:
+    """Returns the moments of the outputs of layers, before their activations."""
+    moments: Moments = {path: [] for path in layers}
+
+    def note(path: str, outputs: Any) -> Any:
+        moments[path].append((_moments(outputs, layers[path]), len(outputs)))
+        return outputs
+
+    with _watched_before_activation(layers, note) as failures:
+        for batch in batches:
+            outputs_of(model, batch)
+    return {path: found for path, found in moments.items() if path not in failures}
+
+
+def corrections(
+    layers: Layers, model: keras.Model, batches: Sequence[Any], expected: Moments
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Returns factors of the outputs and what to add then, by path, for expected moments."""
+    layers = {path: layer for path, layer in layers.items() if path in expected}
+    actual: Moments = {path: [] for path in layers}
+
+    def correct(path: str, outputs: Any) -> Any:
+        found = actual[path]
+        if len(found) == len(expected[path]):  # a call that the original did not make
+            return outputs
+        found.append((_moments(outputs, layers[path]), len(outputs)))
+        # The layers behind see the correction up to this batch.
+        factor, change = (ops.cast(x, outputs.dtype) for x in correction(path))
+        return outputs * factor + change
+
+    def correction(path: str) -> tuple[np.ndarray, np.ndarray]:
+        found = actual[path]
+        mean, square = _average(expected[path][: len(found)])
+        own_mean, own_square = _average(found)
+        factor = np.ones_like(mean)
+        normalizes = isinstance(layers[path], keras.layers.BatchNormalization)
+        enough = sum(rows for _, rows in found) >= _FEWEST_ROWS
+        if normalizes and layers[path].scale and enough:
+            variances = [np.maximum(square - mean**2, 0), np.maximum(own_square - own_mean**2, 0)]
+            before, after = (np.sqrt(x) + keras.config.epsilon() for x in variances)
+            factor = np.clip(before / after, 1 / _MOST, _MOST)
+        return factor, mean - factor * own_mean
+
+    with _watched_before_activation(layers, correct):
+        for batch in batches:
+            outputs_of(model, batch)
+    return {path: correction(path) for path, found in actual.items() if found}
+
+
+def _average(found: Sequence[tuple[np.ndarray, int]]) -> np.ndarray:
+    """Returns the mean of arrays, each weighted by its number of rows."""
+    arrays, rows = zip(*found, strict=True)
+    return np.average(arrays, axis=0, weights=rows)
+
+
+def correct(layers: Layers, changes: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
+    """Multiplies what normalizations return, and adds to the biases of layers, by path."""
+    for path, (factor, change) in changes.items():
+        layer = layers[path]
+        bias = bias_of(layer)
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.scale:
+            layer.gamma.assign(ops.convert_to_numpy(layer.gamma) * factor.astype("float32"))
+        if bias is not None:
+            bias.assign((ops.convert_to_numpy(bias) * factor + change).astype("float32"))
+
+
+@contextlib.contextmanager
+def _watched_before_activation(
+    layers: Layers, watch: Callable[[str, Any], Any]
+) -> Iterator[dict[str, str]]:
+    """Makes each layer apply its activation to `watch(path, outputs before the activation)`.
+
+    Yields the layers for which this failed, as `watch_calls` does.
+    """
+    functions = {
+        path: getattr(getattr(layer, "outer", layer), "activation", None)
+        for path, layer in layers.items()
+    }
+
+    def watch_and_activate(path: str, _call: Call, outputs: Any) -> Any:
+        outputs, function = watch(path, outputs), functions[path]
+        return outputs if function is None else function(outputs)
+
+    with contextlib.ExitStack() as stack:
+        for path, layer in layers.items():
+            if functions[path] is not None:
+                stack.enter_context(with_activation(layer, keras.activations.linear))
+        yield stack.enter_context(watch_calls(layers, watch_and_activate))
+
+
+def _moments(outputs: Any, layer: keras.layers.Layer) -> np.ndarray:
+    """Returns the means of outputs and of their squares, in the shape of their layer's bias."""
+    array = ops.convert_to_numpy(outputs).astype("float64")
+    bias = bias_of(layer)
+    shape = () if bias is None else tuple(bias.shape)
+    ones = tuple(1 + axis for axis, size in enumerate(shape) if size == 1)
+    array = array.reshape(-1, *array.shape[array.ndim - len(shape) :])
+    moments = np.stack([array.mean(axis=0), np.square(array).mean(axis=0)])
+    return moments.mean(axis=ones, keepdims=True)

@@ -1,0 +1,69 @@
+"""The formats in which a layer can be stored, one module each.
+
+A format is a module with a function:
+
+`candidates(layer, statistics, bits)` returns the candidates to replace a built layer, in any order,
+and none for a kind of layer that the format does not take. `bits` is `None` or the bits of the
+integers; `statistics` is what was observed of the layer, `calibration.Statistics`.
+
+CONTRIBUTING.md, "A compress format", says how to add one.
+"""
+
+from collections.abc import Sequence
+from types import ModuleType
+
+import keras
+
+from keras_small.formats import (
+    adaptive,
+    coded,
+    dense,
+    low_rank,
+    spatial,
+    tensor_train,
+    tucker,
+)
+from keras_small.formats.candidates import Candidate, byte_count, dense_flops
+from keras_small.survey.calibration import Statistics
+from keras_small.survey.kinds import is_table
+
+# `dense`, the layer itself, with `bits` quantized, is always among the candidates.
+FORMATS: dict[str, ModuleType] = {
+    "dense": dense,
+    "low_rank": low_rank,
+    "tensor_train": tensor_train,
+    "adaptive": adaptive,
+    "tucker": tucker,
+    "spatial": spatial,
+    "coded": coded,
+}
+# The formats whose factors of kernels become integers.
+_FACTORS = ("low_rank", "tucker", "spatial")
+
+
+def candidates_for(
+    layer: keras.layers.Layer,
+    statistics: Statistics,
+    names: Sequence[str],
+    bits: int | None,
+    factor_bits: Sequence[int | None] = (),
+) -> list[Candidate]:
+    """Returns the candidates for a layer, by decreasing size; the first is the layer itself.
+
+    Integers of a whole layer, and tables, have `bits` and more. Factors of kernels have one of
+    `factor_bits`, or `bits` if there are none.
+    """
+    if layer.compute_dtype == "float16":
+        bits, factor_bits = None, ()  # Keras' scales do not fit float16
+    size = byte_count(layer)
+    kept = Candidate("dense", (), None, size, 0.0, dense_flops(layer), lambda: layer)
+    others = [
+        candidate
+        for name in dict.fromkeys(("dense", *names))
+        for width in (
+            factor_bits or (bits,) if name in _FACTORS and not is_table(layer) else (bits,)
+        )
+        for candidate in FORMATS[name].candidates(layer, statistics, width)
+        if candidate.bytes < size
+    ]
+    return [kept, *sorted(others, key=lambda c: (-c.bytes, c.error))]

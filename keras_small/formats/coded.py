@@ -1,0 +1,219 @@
+"""Integers with few different steps, for a file whose integers are coded.
+
+Groups with scales of their own make all integers about as frequent, and an entropy coder then gains
+little. One step for a whole kernel gives the same error in fewer coded bytes, all the more if
+numbers near a half are rounded towards 0.
+
+Of a table whose ids were counted, the error is least for its bytes if each number adds the same to
+it: a row of weight `w` then has a step in proportion to `w^(-1/2)`. Coordinates along the principal
+axes take fewer bytes than the rows themselves, as most of them are small. A row of the basis has
+the weight of its coordinates, the sum of their weighted squares. If ids may be renumbered, the axes
+are rotated so that a row has few large coordinates, similar rows follow each other, and a file
+tells little more than where they differ.
+"""
+
+import copy
+import dataclasses
+import functools
+import math
+
+import keras
+import numpy as np
+
+from keras_small.coding import arrays, coded_bytes
+from keras_small.formats import dense
+from keras_small.formats.candidates import Candidate, byte_count, copy_layer, dense_flops
+from keras_small.storage import integer_groups
+from keras_small.storage.quantized import quantized_kind
+from keras_small.storage.quantized_embeddings import QuantizedLowRankEmbedding
+from keras_small.storage.recurrent import cells_of
+from keras_small.survey.calibration import Statistics
+from keras_small.survey.errors import TableErrors, row_weights
+from keras_small.survey.kinds import is_plain_table, is_table
+from keras_tnattn.layers import LowRankEmbedding
+from keras_tnattn.layers.factored_embedding import embedding_options
+
+# The steps that are tried, as shares of the root of the mean square of a kernel, and of the numbers
+# of a table, by weight.
+_STEPS = tuple(2 ** (k / 3) for k in range(-12, 6))
+_TABLE_STEPS = tuple(2 ** (k / 18) for k in range(-72, 56))
+# Added to the counts of ids: other texts have some that never occurred.
+_UNSEEN_COUNT = 1.0
+# Steps of rows from a power of 2 to the next one; few different ones take few bytes.
+_STEP_CLASSES = 2
+# The least weight of a row, as a share of the most: a file stores steps that differ by up to 2^15.
+_LEAST_WEIGHT = 2.0**-28
+# The bits of a table in principal axes, and the most rows that tell its bytes.
+_BITS, _ROWS = 8, 4096
+_ROTATIONS = 60
+# About the bytes of a kernel in the index of a file.
+_ENTRY = 50
+
+
+def candidates(
+    layer: keras.layers.Layer, statistics: Statistics, bits: int | None
+) -> list[Candidate]:
+    """Returns the layer in integers of several steps; the bytes are those of a coded file."""
+    cells = cells_of(layer) if isinstance(layer, keras.layers.RNN) else [layer]
+    # Scales do not fit float16.
+    if layer.compute_dtype == "float16" or any(quantized_kind(cell) is None for cell in cells):
+        return []
+    moments = dense.moments_of(layer, statistics)
+    kernels = [kernel for cell in cells for kernel in dense.kernels_of(cell, moments)]
+    if is_table(layer):
+        kernels[0] = dataclasses.replace(kernels[0], weights=row_weights(layer, statistics))
+    rest = byte_count(layer) - sum(kernel.bytes for kernel in kernels)
+    group = max(kernel.matrix.shape[kernel.axis] for kernel in kernels)
+    factored = [
+        None if k.moment is None else integer_groups.FactoredMoment.of(k.moment) for k in kernels
+    ]
+    found = []
+    for step in _STEPS:
+        widths = [integer_groups.bits_of_step(kernel.matrix, step) for kernel in kernels]
+        if None in widths:
+            continue
+        width = max(width for width in widths if width is not None)
+        rounded = [
+            _round(kernel, moment, width, step)
+            for kernel, moment in zip(kernels, factored, strict=True)
+        ]
+        pairs = list(zip(kernels, rounded, strict=True))
+        squares = [k.squares_of(r.near, r.sample, k.moment) for k, r in pairs]
+        error, weighted = dense.error_of(squares, kernels), None
+        if is_table(layer):
+            # The errors of tables count all directions alike.
+            alike = kernels[0].squares_of(rounded[0].near, rounded[0].sample, None)
+            error, weighted = dense.error_of([alike, *squares[1:]], kernels), error
+        found.append(
+            Candidate(
+                "dense",
+                (round(100 * step),),
+                width,
+                rest + sum(r.bytes for r in rounded),
+                error,
+                dense_flops(layer),
+                lambda: copy_layer(layer),
+                functools.partial(
+                    dense.quantize, bits=width, group_size=group, moments=moments, step=step
+                ),
+                weighted_error=weighted,
+            )
+        )
+    return [*found, *(_table_candidates(layer, statistics) if is_table(layer) else [])]
+
+
+def _table_candidates(layer: keras.layers.Embedding, statistics: Statistics) -> list[Candidate]:
+    """Returns the table in principal axes, with steps by how often ids occurred."""
+    few = layer.input_dim < layer.output_dim  # a basis of them takes more than they do
+    if few or statistics.counts is None or not is_plain_table(layer):
+        return []
+    errors = TableErrors(layer, statistics)
+    factors = errors.factors
+    rotation = _rotation(factors.coordinates, _ROTATIONS * (statistics.renumber is not None))
+    coordinates = factors.coordinates @ rotation
+    basis = (rotation.T @ factors.basis).astype("float32")
+    of_basis = factors.squares @ np.square(rotation)
+    weights = statistics.counts + _UNSEEN_COUNT
+    squares = weights @ np.einsum("vk,vk->v", coordinates, coordinates)
+    size = np.sqrt(squares / coordinates.size) or 1.0
+    highest = [np.maximum(part.max(axis=1), -part.min(axis=1)) for part in (coordinates, basis)]
+    some = np.linspace(0, len(coordinates) - 1, min(len(coordinates), _ROWS)).astype(int)
+
+    def make(rows: np.ndarray | slice) -> LowRankEmbedding:
+        sizes = layer.input_dim, layer.output_dim, len(basis)
+        new = LowRankEmbedding(*sizes, **embedding_options(layer))
+        new.build()
+        new.assign_factors(coordinates[rows], basis)
+        return new
+
+    found = []
+    for step in _TABLE_STEPS:
+        price = step * size
+        steps = _steps(highest[0], weights, price), _steps(highest[1], of_basis, price)
+        classes = np.rint(_STEP_CLASSES * np.log2(steps[0].max() / steps[0])).astype("uint8")
+        order, told = None, some
+        rows: np.ndarray | slice = slice(None)
+        if statistics.renumber is not None:
+            integers = _integers(coordinates, steps[0])
+            order = told = rows = arrays.sorted_rows(classes, integers, statistics.renumber)
+        integers = _integers(coordinates[told], steps[0][told])
+        coded = coded_bytes(integers, coordinates.size, are_sorted=order is not None)
+        whole = classes[rows], _integers(basis, steps[1])
+        coded += sum(len(arrays.encode(array)[1]) for array in whole) + 3 * _ENTRY
+        near = _rounded(coordinates[errors.rows], steps[0][errors.rows]) @ _rounded(basis, steps[1])
+        error, weighted = errors.of(near @ factors.inverse)
+        found.append(
+            Candidate(
+                "low_rank",
+                (len(basis), round(100 * step)),
+                _BITS,
+                coded,
+                error,
+                2 * basis.size,
+                functools.partial(make, rows),
+                functools.partial(
+                    QuantizedLowRankEmbedding.from_layer,
+                    bits=_BITS,
+                    steps=(steps[0][rows], steps[1]),
+                ),
+                weighted_error=weighted,
+                id_order=functools.partial(copy.copy, order),
+            )
+        )
+    return found
+
+
+def _rotation(coordinates: np.ndarray, rounds: int) -> np.ndarray:
+    """Returns a rotation after which rows have few large coordinates, most of them positive.
+
+    As for independent components, the mean of a power of the coordinates is the largest.
+    """
+    some = coordinates[:: math.ceil(len(coordinates) / _ROWS)]
+    rows = some / (np.linalg.norm(some, axis=1, keepdims=True) + 1e-12)
+    rotation = np.eye(rows.shape[1], dtype="float32")
+    for _ in range(rounds):
+        left, _, right = np.linalg.svd(rows.T @ np.square(np.maximum(rows @ rotation, 0)))
+        rotation = left @ right
+    return rotation
+
+
+def _steps(highest: np.ndarray, weights: np.ndarray, price: float) -> np.ndarray:
+    """Returns steps for rows of some weights, so that 8 bits hold their `highest` numbers."""
+    wanted = -np.log2(np.maximum(weights, _LEAST_WEIGHT * (weights.max() or 1.0))) / 2
+    least = np.log2(highest / (2 ** (_BITS - 1) - 1) / price + 1e-30)
+    levels = np.maximum(np.rint(_STEP_CLASSES * wanted), np.ceil(_STEP_CLASSES * least))
+    return price * 2.0 ** (levels / _STEP_CLASSES)
+
+
+def _rounded(matrix: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    return integer_groups.rounded_in_steps(matrix / steps[:, None]) * steps[:, None]
+
+
+def _integers(matrix: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    whole = integer_groups.rounded_in_steps(matrix / steps[:, None])
+    return (whole + 2 ** (_BITS - 1)).astype("uint8")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rounded:
+    """Some columns of a kernel, what their integers stand for, and its coded bytes."""
+
+    sample: np.ndarray
+    near: np.ndarray
+    bytes: int
+
+
+def _round(
+    kernel: dense.Kernel, moment: integer_groups.FactoredMoment | None, bits: int, step: float
+) -> _Rounded:
+    sample = kernel.sample()
+    size = len(sample)
+    # The step is a share of the numbers of the whole matrix.
+    share = step * np.linalg.norm(kernel.matrix) / np.sqrt(kernel.matrix.size)
+    share /= np.linalg.norm(sample) / np.sqrt(sample.size) or 1.0
+    groups = integer_groups.quantize_groups(sample, bits, size, moment=moment, step=float(share))
+    symbols = integer_groups.unpacked_integers(groups.integers, bits)[:size]
+    coded = coded_bytes(symbols, kernel.matrix.size)
+    return _Rounded(
+        sample, integer_groups.restored_matrix(groups, size, bits, size), coded + _ENTRY
+    )

@@ -1,0 +1,192 @@
+"""The layer itself, with its kernels or its table as integers in groups."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import cast
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_small.formats.candidates import (
+    Candidate,
+    byte_count,
+    copy_layer,
+    dense_flops,
+    item_size,
+)
+from keras_small.formats.recurrent import moments_of as moments_of_cells
+from keras_small.formats.recurrent import quantize_cells
+from keras_small.storage import integer_groups
+from keras_small.storage.integer_kernels import IntegerKernels
+from keras_small.storage.quantized import quantized_kind, quantized_layer
+from keras_small.storage.recurrent import cells_of
+from keras_small.survey.calibration import Statistics
+from keras_small.survey.errors import direction_weights, row_weights
+from keras_small.survey.kinds import is_table, second_table
+
+# The sizes of groups that are tried for each number of bits; more bits need fewer of them. With 8
+# bits also whole columns are, for runtimes whose products are fastest then.
+_GROUPS = {8: (128,), 6: (64,), 4: (32, 128), 3: (16, 32, 64), 2: (16, 32)}
+LARGEST_GROUP = 128
+# The most columns of a kernel, or rows of a table, by which the errors are estimated.
+_SAMPLE = 512
+
+
+def candidates(
+    layer: keras.layers.Layer, statistics: Statistics, bits: int | None
+) -> list[Candidate]:
+    """Returns the layer in integers of `bits`, and of more."""
+    cells = cells_of(layer) if isinstance(layer, keras.layers.RNN) else [layer]
+    if bits is None or any(quantized_kind(cell) is None for cell in cells):
+        return []
+    moments = moments_of(layer, statistics)
+    kernels = [kernel for cell in cells for kernel in kernels_of(cell, moments)]
+    if is_table(layer):
+        rows = row_weights(layer, statistics)
+        kernels[0] = dataclasses.replace(kernels[0], weights=rows)
+    widths = sorted(width for width in _GROUPS if width >= bits)
+    pairs = [(width, group) for width in widths for group in _GROUPS[width]]
+    column = max(kernel.matrix.shape[0] for kernel in kernels)
+    if column > LARGEST_GROUP and bits <= 8 and not is_table(layer):
+        pairs.append((8, column))
+    rest = byte_count(layer) - sum(kernel.bytes for kernel in kernels)
+    share = _share(kernels, *pairs[0])
+    found = []
+    for width, group in pairs:
+        error, weighted = share * relative_error(kernels, width, group), None
+        if is_table(layer):
+            # The errors of tables count all directions alike.
+            alike = [dataclasses.replace(kernels[0], moment=None), *kernels[1:]]
+            error, weighted = relative_error(alike, width, group), error
+        found.append(
+            Candidate(
+                "dense",
+                (group,),
+                width,
+                rest + sum(kernel.stored_bytes(width, group) for kernel in kernels),
+                error,
+                dense_flops(layer),
+                lambda: copy_layer(layer),
+                functools.partial(quantize, bits=width, group_size=group, moments=moments),
+                weighted_error=weighted,
+            )
+        )
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """A kernel as a matrix.
+
+    Attributes:
+        matrix: Float array `(I, J)`.
+        axis: The axis along which groups run.
+        moment: The second moment of what the matrix multiplies, or `None`.
+        bytes: Bytes of the kernel as it is.
+        weights: The weights of the rows of a table.
+    """
+
+    matrix: np.ndarray
+    axis: int
+    moment: np.ndarray | None
+    bytes: int
+    weights: np.ndarray | None = None
+
+    def stored_bytes(self, bits: int, group: int) -> int:
+        rows, columns = self.matrix.shape
+        return integer_groups.stored_bytes((rows, columns), bits, group, self.axis)
+
+    def squares(self, bits: int, group: int, by_moment: bool) -> tuple[float, float]:
+        """Returns the squared errors and the squares, on some of the columns or rows."""
+        columns = self.sample()
+        moment = self.moment if by_moment else None
+        groups = integer_groups.quantize_groups(columns, bits, group, moment=moment)
+        near = integer_groups.restored_matrix(groups, len(columns), bits, group)
+        return self.squares_of(near, columns, self.moment)
+
+    def sample(self) -> np.ndarray:
+        """Returns some of the columns, or some of the rows as columns."""
+        columns = np.take(self.matrix, self._some, axis=1 - self.axis)
+        return columns if self.axis == 0 else columns.T
+
+    @property
+    def _some(self) -> np.ndarray:
+        across = self.matrix.shape[1 - self.axis]
+        return np.linspace(0, across - 1, min(across, _SAMPLE)).astype(int)
+
+    def squares_of(
+        self, near: np.ndarray, columns: np.ndarray, moment: np.ndarray | None
+    ) -> tuple[float, float]:
+        """Returns the squared errors of what is near a sample, and its squares."""
+        weights = 1.0 if self.weights is None else self.weights[self._some]
+        error, size = (
+            float((weights * x * (x if moment is None else moment @ x)).sum())
+            for x in (near - columns, columns)
+        )
+        return error, size
+
+
+def kernels_of(layer: keras.layers.Layer, moments: dict[str, np.ndarray]) -> list[Kernel]:
+    kind = cast(type[IntegerKernels], quantized_kind(layer))
+    empty, kernels = kind.empty(layer, 8), []
+    for name in empty.kernel_names:
+        kernel = getattr(layer, name)
+        size = int(np.prod(kernel.shape)) * item_size(layer.variable_dtype)
+        matrix = empty.as_matrix(name, np.asarray(ops.convert_to_numpy(kernel), "float32"))
+        kernels.append(Kernel(matrix, empty.group_axis(name), moments.get(name), size))
+    return kernels
+
+
+def _share(kernels: list[Kernel], bits: int, group: int) -> float:
+    """Returns by how much second moments reduce roundings' errors, about the same for all bits."""
+    if all(kernel.moment is None for kernel in kernels):
+        return 1.0
+    plain, better = (relative_error(kernels, bits, group, by_moment) for by_moment in (False, True))
+    return min(1.0, better / (plain or 1.0))
+
+
+def relative_error(kernels: list[Kernel], bits: int, group: int, by_moment: bool = False) -> float:
+    """Returns the relative error of the sum of the products with all kernels.
+
+    The products with the two tables of an embedding are not added: both count alike.
+    """
+    return error_of([k.squares(bits, group, by_moment) for k in kernels], kernels)
+
+
+def error_of(squares: Sequence[tuple[float, float]], kernels: Sequence[Kernel]) -> float:
+    """Returns the relative error of squared errors and squares; see `relative_error`."""
+    errors, sizes = zip(*squares, strict=True)
+    if kernels[0].weights is not None:
+        shares = [error / (size or 1.0) for error, size in zip(errors, sizes, strict=True)]
+        return float(np.sqrt(max(np.mean(shares), 0.0)))
+    return float(np.sqrt(max(sum(errors), 0.0) / (sum(sizes) or 1.0)))
+
+
+def moments_of(layer: keras.layers.Layer, statistics: Statistics) -> dict[str, np.ndarray]:
+    """Returns the second moments by which the kernels of a layer are rounded, by their names."""
+    if isinstance(layer, keras.layers.RNN):
+        return moments_of_cells(layer, statistics)
+    moment = statistics.shrunk_moment
+    if second_table(layer) is not None:  # only the second one is multiplied by features
+        return {} if moment is None else {"reverse_embeddings": moment}
+    if is_table(layer):
+        directions = direction_weights(statistics)
+        return {} if directions is None else {"embeddings": directions @ directions}
+    return {} if moment is None else {"kernel": moment}
+
+
+def quantize(
+    layer: keras.layers.Layer,
+    bits: int,
+    group_size: int,
+    moments: dict[str, np.ndarray],
+    step: float | None = None,
+    symmetric: bool = False,
+) -> keras.layers.Layer:
+    """Returns a copy of a layer of integers."""
+    if isinstance(layer, keras.layers.RNN):
+        return quantize_cells(layer, bits, group_size, moments, step, symmetric)
+    symmetric = symmetric and not is_table(layer)
+    return quantized_layer(layer, bits, group_size, moments, step, symmetric)

@@ -1,0 +1,169 @@
+"""Kernels and tables as products of two thin matrices."""
+
+import contextlib
+import functools
+from collections.abc import Iterator
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_small.building import grouped_rows
+from keras_small.formats import chains, recurrent
+from keras_small.formats.candidates import (
+    GROUP,
+    Candidate,
+    factor_bytes,
+    input_shape,
+    item_size,
+    ranks_to_try,
+)
+from keras_small.storage import (
+    LowRankDense,
+    LowRankEinsumDense,
+    convolution_factors,
+    integer_groups,
+)
+from keras_small.storage.layer_chain import LayerChain
+from keras_small.storage.low_rank_einsum_dense import kernel_matrix, split_equation
+from keras_small.storage.packed_matrix import BASIS_BITS
+from keras_small.storage.quantized import quantized_layer
+from keras_small.storage.quantized_embeddings import QuantizedLowRankEmbedding
+from keras_small.survey.calibration import Statistics
+from keras_small.survey.errors import TableErrors, output_error
+from keras_small.survey.kinds import is_plain_table, is_table, kind_of
+from keras_tnattn.layers import LowRankEmbedding
+from keras_tnattn.layers.factored_embedding import embedding_options
+from keras_tnattn.ops import low_rank
+
+
+def candidates(
+    layer: keras.layers.Layer, statistics: Statistics, bits: int | None
+) -> list[Candidate]:
+    """Returns candidates of many ranks for a dense or einsum layer, or an embedding."""
+    if is_table(layer):
+        return _table_candidates(layer, statistics, bits) if is_plain_table(layer) else []
+    if isinstance(layer, keras.layers.RNN):
+        return recurrent.candidates(layer, statistics, bits)
+    if kind_of(layer) is keras.layers.Dense or _has_matrix(layer):
+        return _kernel_candidates(layer, statistics, bits)
+    return chains.convolution_candidates("low_rank", layer, statistics, bits, _factorings)
+
+
+def _has_matrix(layer: keras.layers.Layer) -> bool:
+    if kind_of(layer) is not keras.layers.EinsumDense:
+        return False
+    with contextlib.suppress(ValueError):
+        return bool(split_equation(layer.equation))
+    return False
+
+
+def _factorings(kernel: np.ndarray, moment: np.ndarray | None) -> Iterator[chains.Factoring]:
+    first, second, errors = convolution_factors.channel_factors(kernel, moment)
+    for rank in ranks_to_try(len(errors) - 1):
+        yield (rank,), (first[..., :rank], second[:rank]), float(errors[rank])
+
+
+def _quantize_factors(
+    layer: keras.layers.Layer, bits: int, batch: np.ndarray | None
+) -> keras.layers.Layer:
+    """Returns a chain of the two parts of a dense or einsum layer, as integers."""
+    chain = LayerChain.like(layer, [layer.inner, layer.outer])
+    chain.build(input_shape(layer))
+    return chains.quantize_chain(chain, bits, batch)
+
+
+def _kernel_candidates(
+    layer: keras.layers.Layer, statistics: Statistics, bits: int | None
+) -> list[Candidate]:
+    einsum = isinstance(layer, keras.layers.EinsumDense)
+    kernel = ops.convert_to_numpy(layer.kernel).astype("float64")
+    if einsum:
+        kernel = kernel_matrix(kernel, layer.equation)
+    rows, columns = kernel.shape
+    bias = None if layer.bias is None else ops.convert_to_numpy(layer.bias)
+    # The error of integers hardly depends on the rank.
+    rounding, quantize = 0.0, None
+    if bits is not None:
+        moments = {} if statistics.moment is None else {"kernel": statistics.moment}
+        small = quantized_layer(layer, bits, GROUP, moments)
+        rounding = output_error(layer, small, statistics)
+        quantize = functools.partial(_quantize_factors, bits=bits, batch=statistics.inputs)
+    scale = None if statistics.moment is None else low_rank.square_root(statistics.moment)
+    left, right, errors = low_rank.low_rank_factors(kernel, scale)
+
+    def make(rank: int) -> keras.layers.Layer:
+        new = (LowRankEinsumDense if einsum else LowRankDense).like(layer, rank)
+        new.build(input_shape(layer))
+        # Split each singular value evenly, so that both factors quantize well.
+        root = np.sqrt(np.linalg.norm(left[:, :rank], axis=0) + 1e-30)
+        new.assign_factors(left[:, :rank] / root, right[:rank] * root[:, None], bias)
+        return new
+
+    return [
+        Candidate(
+            "low_rank",
+            (rank,),
+            bits,
+            factor_bytes(layer, [(rows, rank), (rank, columns)], bits),
+            float(np.sqrt(errors[rank] ** 2 + 2 * rounding**2)),
+            2 * rank * (rows + columns),
+            functools.partial(make, rank),
+            quantize,
+        )
+        for rank in ranks_to_try(len(errors) - 1)
+    ]
+
+
+def _table_candidates(
+    layer: keras.layers.Embedding, statistics: Statistics, bits: int | None
+) -> list[Candidate]:
+    errors = TableErrors(layer, statistics)
+    factors, basis = errors.factors, errors.factors.basis.astype("float32")
+    number = item_size(layer.variable_dtype)
+    bits = None if bits is None else max(bits, 4)
+    quantize = (
+        None if bits is None else functools.partial(QuantizedLowRankEmbedding.from_layer, bits=bits)
+    )
+
+    def rotation_of(rank: int) -> np.ndarray | None:
+        # Integers that share a scale round best if they are about equally large.
+        return None if bits is None else grouped_rows.random_rotation(rank).astype("float32")
+
+    def make(rank: int) -> LowRankEmbedding:
+        new = LowRankEmbedding(layer.input_dim, layer.output_dim, rank, **embedding_options(layer))
+        new.build()
+        left, right, rotation = factors.coordinates[:, :rank], basis[:rank], rotation_of(rank)
+        if rotation is not None:
+            left, right = left @ rotation, rotation.T @ right
+        new.assign_factors(left, right)
+        return new
+
+    def candidate(rank: int) -> Candidate:
+        approximation, columns = errors.coordinates[:, :rank], basis.shape[1]
+        rotation = rotation_of(rank)
+        if rotation is not None and bits is not None:
+            rotated_rows = approximation @ rotation
+            rounded = integer_groups.rounded_matrix(rotated_rows, bits, rank, axis=1)
+            right = rotation.T @ basis[:rank]
+            right = integer_groups.rounded_matrix(right, BASIS_BITS, columns, axis=1)
+            approximation = rounded @ (right @ factors.inverse)
+            size = integer_groups.stored_bytes((layer.input_dim, rank), bits, rank, axis=1)
+            size += integer_groups.stored_bytes((rank, columns), BASIS_BITS, columns, axis=1)
+        else:
+            size = number * rank * (layer.input_dim + columns)
+        error, weighted = errors.of(approximation)
+        flops = 2 * rank * columns
+        return Candidate(
+            "low_rank",
+            (rank,),
+            bits,
+            size,
+            error,
+            flops,
+            functools.partial(make, rank),
+            quantize,
+            weighted_error=weighted,
+        )
+
+    return [candidate(rank) for rank in ranks_to_try(len(basis))]

@@ -1,0 +1,1 @@
+"""Which candidate each layer gets, so that a goal is reached."""

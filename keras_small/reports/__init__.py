@@ -1,0 +1,1 @@
+"""What a compression did, in rows, words and pictures."""

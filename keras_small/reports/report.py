@@ -1,0 +1,271 @@
+"""Reports the changes to each layer of a compressed model as text, CSV, JSON and a picture."""
+
+import csv
+import dataclasses
+import io
+import itertools
+import json
+import os
+from typing import IO, Any
+
+from keras_small.asked.counting import Promise
+from keras_small.reports.page import report_page
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerReport:
+    """Describes one layer before and after the compression.
+
+    Attributes:
+        path: The names or attributes that lead to the layer, joined by `/`.
+        kind: Class of the layer.
+        format: `dense` or one of `compress(formats=...)`; `kept` if the layer did not change.
+        ranks: Ranks of the format; of a table in blocks their numbers of rows.
+        bits: Bits per weight; 32 for floats.
+        weights_before, weights_after: Numbers of weights; packed integers count as what they stand
+            for.
+        bytes_before, bytes_after: Bytes of the weights.
+        error: Measured relative error of the layer's outputs, before its activation.
+        flops_before, flops_after: Floating-point operations for one row of the data, at all its
+            positions or steps; sizes that are not known count as 1. Of recurrent layers of low rank
+            they stay, because each call forms the product of the factors once, for all steps.
+        ms_before, ms_after: Time of a call on a batch, in milliseconds; `None` if not measured.
+        reason: Why the layer did not change.
+        curve: `(bytes, error, format)` of each candidate; of tensor trains of tables the error
+            that is expected once they are fitted.
+
+    Example:
+        >>> from keras_small import LayerReport
+        >>> LayerReport("hidden", "Dense", "low_rank", (8,), error=0.01).ranks
+        (8,)
+    """
+
+    path: str
+    kind: str
+    format: str = "kept"
+    ranks: tuple[int, ...] = ()
+    bits: int = 32
+    weights_before: int = 0
+    weights_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    error: float = 0.0
+    flops_before: int | None = None
+    flops_after: int | None = None
+    ms_before: float | None = None
+    ms_after: float | None = None
+    reason: str = ""
+    curve: tuple[tuple[int, float, str], ...] = dataclasses.field(default=(), repr=False)
+
+
+_COLUMNS = [field.name for field in dataclasses.fields(LayerReport) if field.name != "curve"]
+
+# What a file costs, in the pictures of a report: attributes of `FileCosts`, and their names.
+_COSTS = {
+    "bytes on disk": {"bytes": ""},
+    "bytes of memory": {"resident_bytes": ""},
+    "microseconds": {"one_row_us": "1 row", "many_rows_us": "32 rows"},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class KerasQuantization:
+    """What `keras.Model.quantize` makes of a model.
+
+    Attributes:
+        mode: The argument of `quantize`.
+        bytes: Bytes of all weights; `None` if it cannot be made.
+        error: Relative error of its outputs, as that of `Report`.
+        rows: The number of rows on which the error was measured.
+        not_quantized: The classes of the layers with kernels or tables that Keras leaves as they
+            are, those with the most bytes first.
+        reason: Why it cannot be made.
+    """
+
+    mode: str
+    bytes: int | None = None
+    error: float | None = None
+    rows: int = 0
+    not_quantized: tuple[str, ...] = ()
+    reason: str = ""
+
+    def as_line(self, bytes_before: int) -> str:
+        """Returns it as a line of the report."""
+        if self.bytes is None:
+            return f"Keras' {self.mode}: not possible ({self.reason})"
+        others = ", ".join(self.not_quantized)
+        if self.bytes == bytes_before:
+            return f"Keras' {self.mode}: quantizes no layer of this model ({others})"
+        return (
+            f"Keras' {self.mode}: {self.bytes:,} bytes, {bytes_before / self.bytes:.1f} times "
+            f"smaller; error of the outputs on {self.rows:,} rows {self.error:.4f}"
+            + (f"; not quantized: {others}" if others else "")
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Describes the compression of a model. `print(report)` shows a table.
+
+    Attributes:
+        layers: A `LayerReport` for each layer of a kind that can be replaced, and one for each
+            class of the others that have weights.
+        weights_before, weights_after: Numbers of weights of the model, as in `LayerReport`.
+        bytes_before, bytes_after: Bytes of the weights of the model.
+        metric_before, metric_after: Values of the metric, or `None` without a metric.
+        error: Relative error of the outputs of the finished model on all rows of the data, `||y' -
+            y|| / ||y||` over all outputs; `None` without data.
+        rows: The number of these rows.
+        file_bytes: Bytes of the `.keras` file that `CompressionResult.save` writes, or with `coded`
+            of the `.tnz` file; `None` if no layer changed.
+        keras_quantizations: What Keras' own int8 and int4 give for the model on some of the data;
+            empty without data, or if no layer changed.
+        files: What the files that `CompressionResult.export` wrote cost where they run,
+            `keras_small.runtimes.FileCosts`.
+        promise: What is promised, a `keras_small.asked.counting.Promise`;
+            `None` without it, or after a healing, which ends it.
+        notes: Remarks, one sentence each.
+
+    Example:
+        >>> from keras_small import Report
+        >>> Report((), 10, 5, 40, 10).ratio
+        4.0
+    """
+
+    layers: tuple[LayerReport, ...]
+    weights_before: int
+    weights_after: int
+    bytes_before: int
+    bytes_after: int
+    metric_before: float | None = None
+    metric_after: float | None = None
+    error: float | None = None
+    rows: int = 0
+    file_bytes: int | None = None
+    keras_quantizations: tuple[KerasQuantization, ...] = ()
+    files: tuple[Any, ...] = ()
+    promise: Promise | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ratio(self) -> float:
+        """How many times smaller the compressed model is, in bytes."""
+        return self.bytes_before / max(self.bytes_after, 1)
+
+    def __str__(self) -> str:
+        header: tuple[str, ...] = (
+            *("layer", "class", "stored as", "ranks", "weights", "bytes"),
+            *("output error", "FLOPs per row", "ms per batch"),
+        )
+        lines: list[tuple[str, ...]] = [header]
+        for row in self.layers:
+            lines.append(
+                (
+                    row.path,
+                    row.kind,
+                    row.format + (f" {row.bits} bits" if row.bits != 32 else ""),
+                    ", ".join(map(str, row.ranks)) or "-",
+                    _change(row.weights_before, row.weights_after),
+                    _change(row.bytes_before, row.bytes_after),
+                    f"{row.error:.4f}" if row.format != "kept" else row.reason or "0",
+                    _change(row.flops_before, row.flops_after),
+                    _change(row.ms_before, row.ms_after),
+                )
+            )
+        if all(row.ms_before is None for row in self.layers):
+            lines = [line[:-1] for line in lines]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        header, *rest = lines
+        ruled = [header, tuple("-" * width for width in widths), *rest]
+        table = "\n".join(" | ".join(map(str.ljust, line, widths)).rstrip() for line in ruled)
+        total = (
+            f"\n{self.weights_before:,} weights -> {self.weights_after:,}; "
+            f"{self.bytes_before:,} bytes -> {self.bytes_after:,}: {self.ratio:.1f} times smaller"
+        )
+        if self.metric_before is not None:
+            total += f"; metric {self.metric_before:.4f} -> {self.metric_after:.4f}"
+        if self.error is not None:
+            total += f"; error of the outputs on {self.rows:,} rows {self.error:.4f}"
+        if self.file_bytes is not None:
+            smaller = self.bytes_before / self.file_bytes
+            total += (
+                f"\nfile: {self.file_bytes:,} bytes, {smaller:.1f} times smaller than the "
+                "original's weights"
+            )
+        peers = [peer.as_line(self.bytes_before) for peer in self.keras_quantizations]
+        told = [*self.files, *[self.promise] * (self.promise is not None)]
+        return "\n".join([table + total, *peers, *map(str, told), *self.notes])
+
+    def to_csv(self) -> str:
+        """Returns the layers as CSV with a header."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        for row in self.layers:
+            values = {name: getattr(row, name) for name in _COLUMNS}
+            writer.writerow(values | {"ranks": " ".join(map(str, row.ranks))})
+        return text.getvalue()
+
+    def to_json(self) -> str:
+        """Returns the whole report as JSON, including the curves."""
+        return json.dumps(dataclasses.asdict(self), indent=2)
+
+    def to_html(self, name: str = "model", metric: str = "metric") -> str:
+        """Returns the report as a page in one file, with its pictures; needs Matplotlib.
+
+        Args:
+            name: What the page calls the model. Default: `"model"`.
+            metric: What it calls the metric. Default: `"metric"`.
+        """
+        return report_page(self, name, metric)
+
+    def plot(self, path: str | os.PathLike | IO[bytes]) -> None:
+        """Draws error against size of each layer's candidates, and the lowest of each size.
+
+        Below are what the files that were exported cost: their bytes, those of memory, and the
+        microseconds of a call. Needs Matplotlib.
+
+        Args:
+            path: The image file to write.
+        """
+        from matplotlib.figure import Figure
+
+        has_files = bool(self.files)
+        figure = Figure(figsize=(8, 8 if has_files else 5), layout="constrained")
+        grid = figure.add_gridspec(1 + has_files, 3, height_ratios=[5, 3][: 1 + has_files])
+        axes = figure.add_subplot(grid[0, :])
+        for row in self.layers:
+            points = sorted(point for point in row.curve if point[1] > 0)
+            if points:
+                sizes, errors = [x for x, _, _ in points], [x for _, x, _ in points]
+                lowest = list(itertools.accumulate(errors, min))
+                line = axes.step(sizes, lowest, where="post", label=row.path)[0]
+                axes.plot(sizes, errors, ".", alpha=0.3, color=line.get_color())
+                if row.format != "kept":
+                    axes.plot(row.bytes_after, max(row.error, 1e-6), "o", color=line.get_color())
+        axes.set(xscale="log", yscale="log", xlabel="bytes", ylabel="relative output error")
+        axes.grid(alpha=0.3)
+        if axes.lines:
+            axes.legend(fontsize="small")
+        for n, (label, costs) in enumerate(_COSTS.items() if has_files else ()):
+            axes = figure.add_subplot(grid[1, n])
+            for m, (cost, name) in enumerate(costs.items()):
+                places = [
+                    place + (2 * m - len(costs) + 1) * 0.2 for place in range(len(self.files))
+                ]
+                axes.barh(places, [getattr(x, cost) for x in self.files], 0.4, label=name)
+            names = [os.path.basename(x.path) for x in self.files]
+            axes.set(xlabel=label, yticks=range(len(names)), yticklabels=[] if n else names)
+            axes.ticklabel_format(axis="x", scilimits=(0, 3))
+        if has_files:
+            axes.legend(fontsize="small")
+        figure.savefig(path, dpi=120)
+
+
+def _change(before: float | None, after: float | None) -> str:
+    if before is None or after is None:
+        return "-"
+    form = "{:.2f}" if isinstance(before, float) else "{:,}"
+    if before == after:
+        return form.format(before)
+    return f"{form.format(before)} -> {form.format(after)}"

@@ -1,0 +1,96 @@
+"""The integers with which LiteRT multiplies in place of the stored ones.
+
+Its products take constant filters of int8 with one scale for each unit, or, of dense layers, of
+int4 with one for each unit or block of its inputs, and no zeros; they round inputs to 8 bits.
+Integers of another form are rounded once more, to int8 by unit.
+"""
+
+import dataclasses
+import zlib
+from collections.abc import Mapping
+
+import numpy as np
+
+from keras_small.storage.stand_ins import StoredMatrix
+
+_BLOCKS = (32, 64, 128, 256)
+_EXACT = 1e-6  # the relative error up to which integers are the same
+
+
+@dataclasses.dataclass(frozen=True)
+class Filter:
+    """A filter of integers.
+
+    Attributes:
+        values: The floats that the model has, `(units, inputs)`.
+        numbers: The integers, int8 of the same shape.
+        scales: Their scales, float32 `(units, 1)` or `(units, blocks)`.
+        bits: 4 or 8.
+    """
+
+    values: np.ndarray
+    numbers: np.ndarray
+    scales: np.ndarray
+    bits: int
+
+    @property
+    def error(self) -> float:
+        """The relative error of the integers."""
+        units, blocks = self.scales.shape
+        floats = self.numbers.reshape(units, blocks, -1) * self.scales[:, :, None]
+        error = np.linalg.norm(floats.reshape(self.values.shape) - self.values)
+        return float(error / (np.linalg.norm(self.values) or 1.0))
+
+    def factors(self, array: np.ndarray) -> np.ndarray | None:
+        """Returns by what each unit was multiplied, by a normalization, to become an array.
+
+        It is `None` if the array is something else.
+        """
+        if array.shape != self.values.shape:
+            return None
+        squares = np.square(self.values).sum(axis=1)
+        factors = (array * self.values).sum(axis=1) / np.where(squares > 0, squares, 1)
+        error = np.abs(array - factors[:, None] * self.values).max(initial=0)
+        return factors if error <= 1e-5 * np.abs(array).max(initial=0) and factors.all() else None
+
+
+def filter_of(matrix: StoredMatrix) -> Filter | None:
+    """Returns the filter for a matrix, or `None` if it is restored as floats.
+
+    Example:
+        >>> numbers, scales = np.uint8([[9, 8], [7, 15]]), np.float32([[0.5, 2]])
+        >>> zeros = np.float32([[8, 8]])
+        >>> matrix = StoredMatrix(numbers, scales, zeros, 4, 32, 0, (2, 2), (0, 1))
+        >>> filter_of(matrix).numbers.tolist()
+        [[1, -1], [0, 7]]
+    """
+    if matrix.axis != 0:
+        return None
+    floats = matrix.values().transpose(matrix.order).reshape(matrix.numbers.shape).T
+    groups, inputs = len(matrix.scales), floats.shape[1]
+    blocks = groups == 1 or (matrix.group_size in _BLOCKS and inputs == groups * matrix.group_size)
+    without_zeros = (matrix.zeros == 2 ** (matrix.bits - 1)).all()
+    numbers = matrix.numbers.astype("int16").T - 2 ** (matrix.bits - 1)
+    of_8_bits = matrix.bits > 4 or len(matrix.shape) > 3
+    # Kernels take -127 to 127.
+    if without_zeros and (groups == 1 if of_8_bits else blocks) and numbers.min() > -128:
+        bits = 8 if of_8_bits else 4
+        return Filter(floats, numbers.astype("int8"), matrix.scales.T, bits)
+    scales = np.abs(floats).max(axis=1, keepdims=True) / np.float32(127)
+    scales[scales == 0] = 1
+    return Filter(floats, np.rint(floats / scales).astype("int8"), scales, 8)
+
+
+def change_of(matrices: Mapping[str, StoredMatrix]) -> dict[str, str]:
+    """Returns which matrices a file holds only once they are rounded again."""
+    forms = {name: filter_of(matrix) for name, matrix in matrices.items()}
+    return {
+        name.partition(":")[0]: "rounded again, to 8 bits with a scale for each unit"
+        for name, form in forms.items()
+        if form is not None and form.error > _EXACT
+    }
+
+
+def content_key(matrix: StoredMatrix) -> int:
+    """Returns a number by which a matrix is found again in another trace."""
+    return zlib.crc32(matrix.numbers.tobytes() + matrix.scales.tobytes())

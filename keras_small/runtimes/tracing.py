@@ -1,0 +1,431 @@
+"""Traces models as TensorFlow graphs in which no converter can fold the stored weights.
+
+Converters evaluate everything that depends on constants only, and store the result: the table that
+the cores of a tensor train describe, or the floats that integers stand for. A weight from which
+something larger would be computed is therefore an input of the graph, and becomes a constant of the
+converted file; what else is computed from weights alone is a constant of the graph. A matrix that a
+layer stores as integers is one input of the graph, as floats: a file says how its runtime gets it.
+"""
+
+import contextlib
+import dataclasses
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_small.storage.stand_ins import StoredMatrix, standing_in, stored_matrices
+
+# A result counts as larger than its weights from this ratio and this many bytes on.
+_LARGER_RATIO = 1.02
+_SMALL_BYTES = 64
+_OF_BYTES = ("BitwiseAnd", "BitwiseXor", "RightShift", "Sub", "Add", "AddV2", "Mul")
+_SHORT = 1024  # up to this length the scores of all pairs fit in little memory
+_PREFIX = "weight_"
+_HALF_FLOATS = ("float16", "bfloat16")
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """A model as a graph.
+
+    Attributes:
+        graph: The `GraphDef`.
+        inputs: The names of the inputs' tensors.
+        outputs: The names of the outputs' tensors.
+        output_names: The names that a file gives to the outputs.
+        weights: The values of the stored weights, by the names of their tensors.
+        computed: The names of the tensors that the rest of the graph reads of what is computed from
+            the stored weights alone.
+        matrices: The matrices of integers, by the names of the tensors that stand for them.
+        restored: Why layers restore other matrices of integers, by their names.
+    """
+
+    graph: Any
+    inputs: list[str]
+    outputs: list[str]
+    output_names: list[str]
+    weights: dict[str, np.ndarray]
+    computed: list[str]
+    matrices: dict[str, StoredMatrix]
+    restored: dict[str, str]
+
+    @property
+    def has_lists(self) -> bool:
+        """Whether the graph has lists of tensors, in which loops collect their results."""
+        functions = [function.node_def for function in self.graph.library.function]
+        return any(
+            node.op == "TensorListReserve"
+            for nodes in (self.graph.node, *functions)
+            for node in nodes
+        )
+
+
+def trace(
+    function: Callable[..., Any],
+    model: keras.Model,
+    specs: Any,
+    stored_bytes: Callable[[np.ndarray], int] = lambda array: array.nbytes,
+    widened: Mapping[str, str] | None = None,
+    why_not_held: Callable[[StoredMatrix], str] = lambda matrix: "floats",
+) -> Traced:
+    """Traces a function of tensors, in the structure of `specs`, and of the variables of a model.
+
+    Args:
+        function: Takes one argument of this structure, and returns tensors.
+        model: The model whose variables and layers it uses.
+        specs: `keras.InputSpec`s.
+        stored_bytes: How many bytes a file has for a constant.
+        widened: The dtypes that the runtime does not compute with, and those to use instead.
+        why_not_held: Says why a file does not hold the integers of a matrix, so that the layer
+            restores it; nothing if a tensor stands for it. Default: it holds those of none.
+    """
+    import tensorflow as tf
+
+    flat = keras.tree.flatten(specs)
+    variables = list({id(v): v for v in model.variables if v.dtype != "string"}.values())
+    widened = {"bfloat16": "float32", **(widened or {})}
+    values = [_value(v, widened) for v in variables]
+    output_names: list[str] = []
+    layers = flat_layers(model)
+    places, restored = [], {}
+    for layer in layers:
+        for name, matrix in stored_matrices(layer).items():
+            if reason := why_not_held(matrix):
+                restored[f"{layer.path}_{name}"] = reason
+            else:
+                places.append((layer, name, matrix))
+    count = len(flat) + len(places)
+    names = unique_names([x.name for x in flat] + [f"{x.path}_{name}" for x, name, _ in places])
+
+    def call(*args: Any) -> list[Any]:
+        inputs, tensors, weights = args[: len(flat)], args[len(flat) : count], args[count:]
+        scope = keras.StatelessScope()
+        # Set here, because the constructor converts values to the dtypes of the variables.
+        floats = [tf.cast(x, "float32") if x.dtype == "float16" else x for x in weights]
+        scope.state_mapping = {id(v): x for v, x in zip(variables, floats, strict=True)}
+        keys = [(id(layer), name) for layer, name, _ in places]
+        with scope, standing_in(dict(zip(keys, tensors, strict=True))):
+            result = function(keras.tree.pack_sequence_as(specs, inputs))
+        output_names[:] = _names_of(result)
+        return [tf.identity(x) for x in keras.tree.flatten(result)]
+
+    kinds = [(x.shape, x.dtype) for x in flat] + [(x.shape, "float32") for _, _, x in places]
+    kinds += [(x.shape, x.dtype) for x in values]
+    names += [f"{_PREFIX}{n}" for n in range(len(values))]
+    signature = [tf.TensorSpec(*kind, name) for kind, name in zip(kinds, names, strict=True)]
+    with quiet(), _without_functions():
+        graph_function = tf.compat.v1.wrap_function(call, signature)
+    whole = as_function(
+        _with_plain_integers(_without_identity_n(graph_function.graph.as_graph_def())),
+        [x.name for x in graph_function.inputs[: len(signature)]],
+        [x.name for x in graph_function.outputs],
+    )
+    inputs, weights = whole.inputs[:count], whole.inputs[count : len(signature)]
+    folds, stored, computed = _partition(whole, weights, values, stored_bytes)
+    feeds = [*inputs, *(x for x, _ in folds), *(weights[n] for n in stored)]
+    main = whole.prune(feeds, whole.outputs)
+    arguments = [x.name for x in main.inputs[: len(feeds)]]
+    constants = dict(zip(arguments[count:], (value for _, value in folds), strict=False))
+    ends = [x.op.name for x in [*main.inputs[: len(flat)], *main.outputs]]
+    matrices = zip(arguments[len(flat) : count], places, strict=True)
+    by_name = main.graph.get_tensor_by_name  # what no output depends on is left out
+    return Traced(
+        with_constants(main.graph.as_graph_def(), constants, ends),
+        arguments[: len(flat)],
+        [x.name for x in main.outputs],
+        output_names,
+        dict(zip(arguments[count + len(folds) :], (values[n] for n in stored), strict=True)),
+        computed,
+        {name: x for name, (_, _, x) in matrices if by_name(name).consumers()},
+        restored,
+    )
+
+
+def flat_layers(model: keras.Model) -> list[keras.layers.Layer]:
+    """Returns a model and all its layers, those of other layers included."""
+    return list(model._flatten_layers())
+
+
+@contextlib.contextmanager
+def rename_for_graphs(model: keras.Model) -> Iterator[None]:
+    """Gives layers names that TensorFlow's graphs take, without a space, say, for a while."""
+    names = {layer: layer.name for layer in flat_layers(model)}
+    try:
+        for layer, name in names.items():
+            taken = re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", name)
+            layer.name = taken if taken[:1].isalnum() else f"x{taken}"
+        yield
+    finally:
+        for layer, name in names.items():
+            layer.name = name
+
+
+def as_function(graph: Any, inputs: Sequence[str], outputs: Sequence[str]) -> Any:
+    """Returns a concrete function of a `GraphDef`, from and to the tensors of these names."""
+    import tensorflow as tf
+
+    with quiet():
+        whole = tf.compat.v1.wrap_function(lambda: tf.import_graph_def(graph, name=""), [])
+    by_name = whole.graph.get_tensor_by_name
+    return whole.prune([by_name(name) for name in inputs], [by_name(name) for name in outputs])
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Hides what converters log: functions of graphs are old, and there are no others.
+
+    tf2onnx also logs as errors what it only could not simplify; its files are checked.
+    """
+    loggers = [logging.getLogger(name) for name in ("root", "tensorflow", "absl", "tf2onnx")]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL if logger.name == "tf2onnx" else logging.ERROR)
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _without_functions() -> Iterator[None]:
+    """Lets a graph have the operations of compiled functions, and not their calls.
+
+    Keras compiles convolutions in groups on a CPU, and ONNX has no calls.
+    """
+    import tensorflow as tf
+
+    eagerly = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(eagerly)
+
+
+def _without_identity_n(graph: Any) -> Any:
+    """Removes the operation that ties tensors of inputs and of weights together.
+
+    TensorFlow adds it where a function has a gradient of its own.
+    """
+    sources: dict[str, str] = {}
+    for node in graph.node:
+        if node.op == "IdentityN":
+            names = [f"{node.name}:{n}" if n else node.name for n in range(len(node.input))]
+            sources |= dict(zip(names, node.input, strict=True))
+            sources[f"{node.name}:0"] = node.input[0]
+    for node in graph.node:
+        for n, name in enumerate(node.input):
+            while name in sources:
+                name = sources[name]
+            node.input[n] = name
+    return graph
+
+
+def _with_plain_integers(graph: Any) -> Any:
+    """Replaces operations on bytes, which most runtimes lack, by those of int32.
+
+    `x & (2^n - 1)` becomes a remainder, a shift a division that rounds down.
+    """
+    import tensorflow as tf
+
+    result = type(graph)(library=graph.library, versions=graph.versions)
+    nodes = {node.name: node for node in graph.node}
+    wide = tf.int32.as_datatype_enum
+
+    def cast(name: str, source: str, old: int, new: int) -> str:
+        node = result.node.add(op="Cast", name=name, input=[source])
+        node.attr["SrcT"].type, node.attr["DstT"].type = old, new
+        return name
+
+    def binary(op: str, name: str, left: str, right: str | int) -> str:
+        if isinstance(right, int):
+            number = result.node.add(op="Const", name=f"{name}_right")
+            number.attr["dtype"].type = wide
+            number.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(right, tf.int32))
+            right = number.name
+        result.node.add(op=op, name=name, input=[left, right]).attr["T"].type = wide
+        return name
+
+    for node in graph.node:
+        kind = node.attr["T"].type if node.op in _OF_BYTES else None
+        if kind is None or tf.as_dtype(kind) not in (tf.int8, tf.uint8):
+            result.node.add().CopyFrom(node)
+            continue
+        name = f"{node.name}/wide"
+        inputs = [cast(f"{name}_{n}", x, kind, wide) for n, x in enumerate(node.input)]
+        if node.op in ("BitwiseAnd", "RightShift"):
+            source = nodes[node.input[1].partition(":")[0]]
+            while source.op == "Cast":
+                source = nodes[source.input[0].partition(":")[0]]
+            value = int(tf.make_ndarray(source.attr["value"].tensor))
+            # Of a number that is not negative, because runtimes round quotients differently.
+            positive = binary("AddV2", f"{name}_positive", inputs[0], 256)
+            if node.op == "BitwiseAnd":
+                binary("FloorMod", name, positive, value + 1)
+            else:
+                quotient = binary("FloorDiv", f"{name}_quotient", positive, 2**value)
+                binary("Sub", name, quotient, 256 >> value)
+        else:
+            binary(node.op, name, *inputs)
+        cast(node.name, name, wide, kind)
+    return result
+
+
+def unique_names(names: Sequence[str]) -> list[str]:
+    """Returns names in which only letters, digits and underscores occur, each once.
+
+    Example:
+        >>> unique_names(["ids", "a/b", "a_b"])
+        ['ids', 'a_b', 'a_b_']
+    """
+    result: list[str] = []
+    for name in names:
+        clean = "".join(c if c.isalnum() else "_" for c in name or "input")
+        while clean in [*result, "self"]:  # which no keyword of LiteRT's runner can be
+            clean += "_"
+        result.append(clean)
+    return result
+
+
+def _names_of(result: Any) -> list[str]:
+    flat = keras.tree.flatten(result)
+    if isinstance(result, Mapping) and len(result) == len(flat):
+        return unique_names(sorted(result))
+    return [f"output_{n}" for n in range(len(flat))]
+
+
+def _value(variable: keras.Variable, widened: Mapping[str, str]) -> np.ndarray:
+    value = np.asarray(keras.ops.convert_to_numpy(variable))
+    return value.astype(widened.get(value.dtype.name, value.dtype))
+
+
+def _partition(
+    whole: Any,
+    weights: Sequence[Any],
+    values: Sequence[np.ndarray],
+    stored_bytes: Callable[[np.ndarray], int],
+) -> tuple[list[tuple[Any, np.ndarray]], list[int], list[str]]:
+    """Returns tensors to fold with their values, and the positions of the weights to store.
+
+    The third result are the names of the tensors that are computed from the weights to store.
+
+    It is decided for all weights together from which some tensor is computed.
+    """
+    import tensorflow as tf
+
+    sources: dict[str, frozenset[int]] = {x.name: frozenset([n]) for n, x in enumerate(weights)}
+    derived: dict[str, Any] = {}  # the tensors of weights alone that the inputs' part reads
+    for op in whole.graph.get_operations():
+        if op.type == "Placeholder":
+            continue
+        arguments = [x for x in op.inputs if x.name in sources]
+        impure = op.op_def.is_stateful or op.control_inputs or op.type.endswith("While")
+        if not impure and len(arguments) == len(op.inputs):
+            of_op = frozenset().union(*(sources[x.name] for x in arguments))
+            sources |= {x.name: of_op for x in op.outputs}
+        else:
+            derived |= {x.name: x for x in arguments if sources[x.name]}
+    derived |= {x.name: x for x in whole.outputs if sources.get(x.name)}
+    if not derived:
+        return [], [], []
+    evaluate = whole.prune(list(weights), list(derived.values()))
+    results = dict(
+        zip(derived, (x.numpy() for x in evaluate(*map(tf.constant, values))), strict=True)
+    )
+    constants: list[tuple[Any, np.ndarray]] = []
+    stored: list[int] = []
+    computed: list[str] = []
+    for group in _join([sources[name] for name in derived]):
+        names = [name for name in derived if sources[name] <= group]
+        size = sum(stored_bytes(results[name]) for name in names)
+        if size <= _LARGER_RATIO * sum(stored_bytes(values[n]) for n in group) + _SMALL_BYTES:
+            constants += [(derived[name], results[name]) for name in names]
+        else:
+            stored += sorted(group)
+            computed += names
+    return constants, stored, computed
+
+
+def _join(sets: Sequence[frozenset[int]]) -> list[frozenset[int]]:
+    """Unites sets that share an element."""
+    result: list[frozenset[int]] = []
+    for new in sets:
+        overlapping = [old for old in result if old & new]
+        result = [old for old in result if not old & new]
+        result.append(new.union(*overlapping))
+    return result
+
+
+def with_constants(graph: Any, constants: Mapping[str, np.ndarray], ends: list[str]) -> Any:
+    """Turns placeholders into constants, and leaves out what is neither an end nor read."""
+    import tensorflow as tf
+
+    with quiet():
+        graph = tf.compat.v1.graph_util.extract_sub_graph(graph, ends)
+    by_node = {name.partition(":")[0]: value for name, value in constants.items()}
+    for node in graph.node:
+        if node.op == "Placeholder" and node.name in by_node:
+            value = by_node[node.name]
+            node.op = "Const"
+            node.attr.pop("shape", None)
+            node.attr["dtype"].type = tf.as_dtype(value.dtype).as_datatype_enum
+            node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
+    return graph
+
+
+@contextlib.contextmanager
+def plain_computation(model: keras.Model, max_length: int | None = None) -> Iterator[None]:
+    """Lets the layers of a model compute in the way that files do.
+
+    Layers that Keras quantized multiply floats with their integers: Keras also rounds their inputs
+    to 8 bits, for which not every runtime has an operation. Layers of half floats compute in
+    float32, for which every runtime has all operations. With a maximum length, a spectral
+    attention has one form and not a second one for longer sequences.
+    """
+    changes: list[tuple[Any, str, Any]] = [
+        (layer, "inputs_quantizer", None)
+        for layer in flat_layers(model)
+        if getattr(layer, "inputs_quantizer", None) is not None
+    ]
+    if max_length is not None and max_length <= _SHORT:
+        changes += [
+            (layer, "method", "direct")
+            for layer in flat_layers(model)
+            if getattr(layer, "method", None) == "auto"
+        ]
+    changes += [
+        (layer, "dtype_policy", _in_float32(layer.dtype_policy.name))
+        for layer in flat_layers(model)
+        if layer.compute_dtype in _HALF_FLOATS
+        and not isinstance(layer.dtype_policy, keras.dtype_policies.DTypePolicyMap)
+    ]
+    # The constructor of a scope converts values to the dtypes of the variables.
+    scope = keras.StatelessScope()
+    scope.state_mapping = {
+        id(v): keras.ops.cast(v, "float32") for v in model.variables if v.dtype in _HALF_FLOATS
+    }
+    before = [getattr(layer, name) for layer, name, _ in changes]
+    try:
+        for layer, name, value in changes:
+            setattr(layer, name, value)
+        with scope if scope.state_mapping else contextlib.nullcontext():
+            yield
+    finally:
+        for (layer, name, _), value in zip(changes, before, strict=True):
+            setattr(layer, name, value)
+
+
+def _in_float32(policy: str) -> str:
+    """Returns the name of a dtype policy that differs in the floats.
+
+    Example:
+        >>> _in_float32("mixed_float16"), _in_float32("int8_from_mixed_bfloat16")
+        ('float32', 'int8_from_float32')
+    """
+    mode, mark, _ = policy.rpartition("_from_")
+    return f"{mode}{mark}float32"

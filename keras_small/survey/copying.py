@@ -1,0 +1,182 @@
+"""Copies a model through Keras' saving, with all state that its layers save.
+
+State that is neither in a config nor in the weights, such as lookup tables and what
+`save_own_variables` writes, is only known to a layer's own saving.
+"""
+
+import inspect
+import tempfile
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_small.asked.batches import data_errors, outputs_of
+from keras_small.survey.inventory import Inventory, contents, entries, layers_by_address
+from keras_small.survey.replacing import replace
+from keras_tnattn.errors import cause_of
+
+
+def copy_of(original: Inventory, sample: Any = None) -> Inventory:
+    """Returns a copy of a model that shares nothing with it, and is not compiled.
+
+    A copy that its config cannot build is built by `sample`, inputs of the model.
+
+    Raises:
+        ValueError: If the model cannot be saved and loaded.
+    """
+    model = original.model
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        keras.saving.custom_object_scope(custom_objects(original)),
+    ):
+        # A folder, because Keras writes and reads an archive by way of the memory.
+        path = Path(folder, "model")
+        try:
+            model.save(path, zipped=False)
+            try:
+                copy = keras.saving.load_model(path, compile=False, safe_mode=False)
+                loaded = len(copy.weights) == len(model.weights)
+                failure = None if loaded else ValueError("Keras could not build all its layers")
+            except ValueError as error:
+                failure = error
+            if failure is not None:
+                copy = _build_copy(model, sample, path, failure)
+            twin = original.of_copy(copy)
+            _copy_states(original, twin)
+            return twin
+        except MemoryError:
+            raise
+        except Exception as error:  # whatever a layer's own code raises
+            raise ValueError(
+                f"Could not copy {model.name} ({type(model).__name__}) by saving and loading it. "
+                "Does `get_config` of each of its own classes return all arguments of the "
+                f"constructor? {type(error).__name__}: {cause_of(error)}"
+            ) from error
+
+
+def with_layers(
+    original: Inventory, layers: Mapping[str, keras.layers.Layer], sample: Any
+) -> Inventory:
+    """Returns a copy of a model with other layers, by path; the model itself without any."""
+    if not layers:
+        return original
+    copy = copy_of(original, sample)
+    for path, layer in layers.items():
+        replace(copy.places[path], layer)
+    return copy
+
+
+def _copy_states(original: Inventory, twin: Inventory) -> None:
+    """Sets variables that are no weights, such as states of recurrent layers, as in the model."""
+    for layer, copy in zip(original.layers, twin.layers, strict=False):
+        saved = {id(weight) for weight in copy.weights}
+        variables = (
+            [value for value in contents(x) if isinstance(value, keras.Variable)]
+            for x in (layer, copy)
+        )
+        for old, new in zip(*variables, strict=False):
+            if id(new) not in saved and old.shape == new.shape:
+                new.assign(old)
+
+
+def _build_copy(model: keras.Model, sample: Any, path: Path, loading: ValueError) -> keras.Model:
+    """Returns a copy of a model that Keras saved to `path`, but could not load."""
+    config = dict(keras.saving.serialize_keras_object(model))
+    config.pop("compile_config", None)
+    new = keras.saving.deserialize_keras_object(config, safe_mode=False)
+    if sample is not None:
+        new(sample, training=False)
+    if not new.built:
+        raise loading
+    try:
+        with warnings.catch_warnings():
+            # Of layers that are not in the file; `check_copy` compares the outputs.
+            warnings.filterwarnings("ignore", "Skipping nested container")
+            new.load_weights(path / "model.weights.h5")
+    except ValueError:
+        # Keras saves a layer once that several layers hold, but makes each of them its own.
+        old_layers = dict(layers_by_address(model))
+        for address, layer in layers_by_address(new):
+            if address not in old_layers:
+                raise loading from None
+            layer.set_weights(old_layers[address].get_weights())
+    return new
+
+
+def custom_objects(original: Inventory) -> dict[str, Any]:
+    """Returns the classes, with their bases, and functions that Keras may not know, by name."""
+    objects: dict[str, Any] = {}
+
+    def add(thing: Any) -> None:
+        if inspect.isfunction(thing):
+            objects[thing.__name__] = thing
+        for cls in reversed(type(thing).__mro__):  # a compressed layer's own is a base of its class
+            if hasattr(cls, "get_config") and not cls.__module__.startswith("keras."):
+                objects[cls.__name__] = objects[keras.saving.get_registered_name(cls)] = cls
+
+    for layer in original.layers:
+        for thing in (layer, *contents(layer)):
+            add(thing)
+    for name in ("loss", "optimizer", "metrics"):
+        for entry in entries(getattr(original.model, name, None)):
+            for thing in entries([entry, getattr(entry, "__dict__", {})]):
+                add(thing)
+    return {name: thing for name, thing in objects.items() if name.isidentifier() or ">" in name}
+
+
+def check_copy(model: keras.Model, copy: keras.Model, sample: Any) -> None:
+    """Refuses a copy whose outputs differ by more than the order of sums explains."""
+    with data_errors():
+        expected = outputs_of(model, sample)
+    actual = outputs_of(copy, sample)
+    if len(expected) == len(actual) and all(map(_are_same, expected, actual)):
+        return
+    raise ValueError(
+        f"Expected a model that Keras can save and load. Received: {model.name} "
+        f"({type(model).__name__}), whose copy has other outputs, because one of its layers keeps "
+        "state that is neither in its config nor in what it saves. Let it return that state from "
+        "`get_config`, make it a weight, or write it in `save_own_variables`"
+    )
+
+
+def _are_same(expected: np.ndarray, actual: np.ndarray) -> bool:
+    if expected.shape != actual.shape:
+        return False
+    if expected.dtype.kind not in "fc" and expected.dtype.name != "bfloat16":
+        return bool((expected == actual).all())
+    dtype = "complex128" if expected.dtype.kind == "c" else "float64"
+    expected, actual = expected.astype(dtype), actual.astype(dtype)
+    size = np.abs(expected[np.isfinite(expected)])
+    scale = float(size.max()) if size.size else 0.0
+    return np.allclose(actual, expected, rtol=1e-5, atol=1e-6 * scale, equal_nan=True)
+
+
+def example_inputs(model: keras.Model) -> Any:
+    """Returns one row of inputs that a model takes: random numbers, ids 0, empty texts.
+
+    `None` if the shapes of the inputs are not known.
+    """
+    try:
+        specs = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
+    except (AttributeError, ValueError):
+        specs = None
+    if specs is None:
+        shape = (model.get_build_config() or {}).get("input_shape")
+        if not shape or not all(size is None or isinstance(size, int) for size in shape):
+            return None
+        specs = keras.KerasTensor(shape)
+    return keras.tree.map_structure(_example, specs)
+
+
+def _example(spec: Any) -> np.ndarray:
+    rows = spec.shape[0] or 1  # stateful recurrent layers have a fixed number of rows
+    shape = [rows, *(size or 8 for size in spec.shape[1:])]
+    if spec.dtype == "string":
+        return np.full(shape, "")
+    if keras.backend.is_float_dtype(spec.dtype):
+        return np.random.default_rng(0).normal(size=shape).astype("float32")
+    return np.zeros(shape, spec.dtype)

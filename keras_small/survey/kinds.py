@@ -1,0 +1,152 @@
+"""The kinds of layers that can be replaced, known by what they compute and not by their class.
+
+A kind is a class of Keras or of this package. A layer of a subclass is of this kind, too, unless
+the subclass computes something else.
+"""
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_small.storage.integer_kernels import IntegerKernels
+from keras_small.storage.layer_chain import patches
+from keras_small.storage.low_rank_einsum_dense import kernel_axes, labels_of
+from keras_small.storage.quantized import quantized_kind
+from keras_small.storage.quantized_positions import (
+    QuantizedPositionEmbedding,
+    is_position_embedding,
+)
+from keras_small.storage.recurrent import cells_of
+from keras_tnattn.layers import TokenEmbedding
+
+# About how many patches of a batch are looked at.
+_PATCHES = 4096
+
+
+def _rows_of_dense(_layer: keras.layers.Dense, inputs: np.ndarray) -> np.ndarray:
+    return inputs.reshape(-1, inputs.shape[-1])
+
+
+def _rows_of_einsum(layer: keras.layers.EinsumDense, inputs: np.ndarray) -> np.ndarray:
+    labels, kernel, _ = labels_of(layer.equation)
+    summed = [kernel[i] for i in kernel_axes(layer.equation)[0]]
+    before, _, after = labels.partition("...")
+    axis = {c: i for i, c in enumerate(before)}
+    axis |= {c: i - len(after) for i, c in enumerate(after)}
+    moved = np.moveaxis(inputs, [axis[c] for c in summed], range(-len(summed), 0))
+    size = int(np.prod(moved.shape[-len(summed) :]))
+    return moved.reshape(-1, size)
+
+
+def _rows_of_convolution(layer: keras.layers.Layer, inputs: np.ndarray) -> np.ndarray:
+    # Some of the inputs are enough for a second moment, and patches are many.
+    positions = max(1, int(np.prod(inputs.shape[1:])) // layer.kernel.shape[-2])
+    rows = patches(layer, inputs[: max(1, _PATCHES // positions)])
+    return rows[:: max(1, len(rows) // _PATCHES)]
+
+
+def _rows_of_transposed(layer: keras.layers.Layer, inputs: np.ndarray) -> np.ndarray:
+    last = inputs if layer.data_format == "channels_last" else np.moveaxis(inputs, 1, -1)
+    return last.reshape(-1, last.shape[-1])
+
+
+# For each kind the function that returns the rows `(n, I)` of an input that the layer's kernel, as
+# a matrix `(I, J)`, multiplies, for a recurrent layer the kernel of its first cell; `None` for
+# tables of rows, and for kinds without such a matrix.
+KINDS: dict[type, Any] = {
+    keras.layers.Dense: _rows_of_dense,
+    keras.layers.EinsumDense: _rows_of_einsum,
+    keras.layers.Embedding: None,
+    keras.layers.ReversibleEmbedding: None,
+    TokenEmbedding: None,
+    keras.layers.Conv1D: _rows_of_convolution,
+    keras.layers.Conv2D: _rows_of_convolution,
+    keras.layers.Conv3D: _rows_of_convolution,
+    keras.layers.Conv1DTranspose: _rows_of_transposed,
+    keras.layers.Conv2DTranspose: _rows_of_transposed,
+    keras.layers.Conv3DTranspose: _rows_of_transposed,
+    keras.layers.DepthwiseConv1D: None,
+    keras.layers.DepthwiseConv2D: None,
+    keras.layers.SeparableConv1D: None,
+    keras.layers.SeparableConv2D: None,
+    # Stands for the `PositionEmbedding` of keras-hub, which this package does not import.
+    QuantizedPositionEmbedding: None,
+    keras.layers.SimpleRNN: _rows_of_dense,
+    keras.layers.LSTM: _rows_of_dense,
+    keras.layers.GRU: _rows_of_dense,
+    keras.layers.RNN: _rows_of_dense,
+}
+
+
+def kind_of(layer: keras.layers.Layer) -> type | None:
+    """Returns the kind of a layer, or `None` if it cannot be replaced.
+
+    Example:
+        >>> import keras
+        >>> kind_of(keras.layers.Dense(3)).__name__
+        'Dense'
+        >>> kind_of(keras.layers.LayerNormalization()) is None
+        True
+    """
+    if is_position_embedding(layer):
+        return QuantizedPositionEmbedding
+    for kind in type(layer).__mro__:
+        if kind in KINDS:
+            methods = ("call", "build")
+            same = all(getattr(type(layer), name) is getattr(kind, name) for name in methods)
+            return kind if same else None
+    return None
+
+
+def is_table(layer: keras.layers.Layer) -> bool:
+    """Whether a layer looks up rows of a table."""
+    return isinstance(layer, keras.layers.Embedding)
+
+
+def is_plain_table(layer: keras.layers.Layer) -> bool:
+    """Whether a layer looks up rows of one table and does nothing else that integers alone keep.
+
+    Others have a second table for logits, limit logits, or mask zeros only when they look up rows.
+    """
+    if not isinstance(layer, keras.layers.ReversibleEmbedding):
+        return is_table(layer)
+    return layer.tie_weights and not layer.mask_zero and layer.logit_soft_cap is None
+
+
+def second_table(layer: keras.layers.Layer) -> Any:
+    """Returns the kernel `(D, V)` with which a table returns logits if it is not its own."""
+    return None if getattr(layer, "tie_weights", True) else layer.reverse_embeddings
+
+
+def has_kernel(layer: keras.layers.Layer) -> bool:
+    """Whether a layer multiplies rows by a kernel, and then applies its activation."""
+    kind = kind_of(layer)
+    recurrent = isinstance(layer, keras.layers.RNN)
+    return kind is not None and KINDS[kind] is not None and not recurrent
+
+
+def input_rows(layer: keras.layers.Layer, inputs: np.ndarray) -> np.ndarray | None:
+    """Returns the rows `(n, I)` of an input that the kernel of a layer multiplies, or `None`."""
+    kind = kind_of(layer)
+    rows = None if kind is None else KINDS[kind]
+    return None if rows is None else rows(layer, inputs)
+
+
+def reason_against(layer: keras.layers.Layer) -> str | None:
+    """Returns why a layer of a known kind cannot be replaced, or `None` if it can."""
+    if not layer.built:
+        return "not built"
+    if layer.quantization_mode is not None:
+        return f"is quantized already ({layer.quantization_mode})"
+    if getattr(layer, "lora_enabled", False):
+        return "has a LoRA"
+    if isinstance(layer, IntegerKernels):
+        return f"is stored as {layer.bits}-bit integers already"
+    if isinstance(layer, keras.layers.EinsumDense) and not kernel_axes(layer.equation)[0]:
+        return f"the equation {layer.equation} has no sum over axes of the kernel"
+    if isinstance(layer, keras.layers.RNN):
+        others = [cell for cell in cells_of(layer) if quantized_kind(cell) is None]
+        if others:
+            return f"its cell is a {type(others[0]).__name__}"
+    return None

@@ -1,0 +1,194 @@
+"""`compress` and `heal` read data in the same way."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+from compressing import compress
+from conformance import assert_same_arrays, to_numpy
+
+from keras_small.asked.batches import (
+    are_equal,
+    are_probabilities,
+    inputs_and_labels,
+    iterate,
+    number_of_inputs,
+    renumber_ids,
+)
+
+RNG = np.random.default_rng(0)
+A, B, Y = (RNG.normal(size=(24, 16)).astype("float32") for _ in range(3))
+
+
+def one_input():
+    return keras.Sequential([keras.Input((16,)), keras.layers.Dense(16)])
+
+
+def two_inputs():
+    inputs = [keras.Input((16,)), keras.Input((16,))]
+    return keras.Model(inputs, keras.layers.Dense(16)(keras.layers.Concatenate()(inputs)))
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(16)
+
+    def call(self, inputs):
+        return self.dense(inputs[0] + inputs[1])
+
+
+class Batches(keras.utils.PyDataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, i):  # never raises an IndexError
+        return A[12 * (i % 2) :][:12], Y[12 * (i % 2) :][:12]
+
+
+def test_number_of_inputs():
+    assert number_of_inputs(one_input()) == 1
+    assert number_of_inputs(two_inputs()) == 2
+    model = Subclassed()
+    assert number_of_inputs(model) is None
+    model([A, B])
+    assert number_of_inputs(model) == 2
+
+
+NAMED = {"a": A, "b": B}
+
+
+@pytest.mark.parametrize(
+    ("data", "num_inputs", "inputs", "labels"),
+    [
+        (A, 1, A, None),
+        ((A,), 1, A, None),
+        ((A, Y), 1, A, Y),
+        ((A, Y, B), 1, A, Y),  # as Keras yields inputs, labels and weights
+        ([A], 1, [A], None),
+        ([A, B], 2, [A, B], None),
+        ((A, B), 2, (A, B), None),
+        (((A, B), Y), 2, (A, B), Y),
+        (([A, B], Y), 2, [A, B], Y),
+        (NAMED, 2, NAMED, None),
+        ((NAMED, Y), 2, NAMED, Y),
+        ((NAMED, Y), 1, NAMED, Y),
+        ((A, Y), None, A, Y),
+        ([A, B], None, [A, B], None),
+    ],
+)
+def test_the_number_of_inputs_tells_inputs_from_labels(data, num_inputs, inputs, labels):
+    read = inputs_and_labels(data, num_inputs)
+    keras.tree.assert_same_structure(read, (inputs, labels))
+    for array, expected in zip(*map(keras.tree.flatten, (read, (inputs, labels))), strict=True):
+        assert array is expected
+
+
+@pytest.mark.parametrize(("data", "num_inputs"), [([A, B], 1), ((A, B, Y), 2), ([(A, Y)], 1)])
+def test_other_numbers_are_refused(data, num_inputs):
+    with pytest.raises(ValueError, match="not as a list"):
+        inputs_and_labels(data, num_inputs)
+
+
+def test_new_ids_may_be_larger_than_the_dtype_of_the_old_ones():
+    ids = np.array([[1, 255]], "uint8")
+    assert renumber_ids(ids, np.arange(600)[::-1]).tolist() == [[598, 344]]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_probabilities_are_recognized(dtype):
+    probabilities = keras.ops.softmax(keras.random.normal((4, 50), seed=0))
+    rounded = to_numpy(keras.ops.cast(probabilities, dtype))
+    assert are_probabilities(rounded)
+    assert not are_probabilities((1.005 if dtype == "float32" else 1.1) * rounded)
+    assert not are_probabilities([rounded, rounded])
+
+
+def test_lists_from_an_iterable_are_inputs_and_labels():
+    model = one_input()
+    once = compress(model, target=1.5, data=iter([(A, Y)]), formats="low_rank")
+    same = compress(model, target=1.5, data=iter([[A, Y]]), formats="low_rank")
+    assert_same_arrays(once.model.get_weights(), same.model.get_weights())
+
+
+def test_what_ends_heals_for_one_epoch_only():
+    result = compress(one_input(), target=1.5, formats="low_rank")
+    weights = result.model.get_weights()
+    message = "Received: a generator, which can be iterated over only once, and epochs=2"
+    with pytest.raises(ValueError, match=message):
+        result.heal(((A, Y) for _ in range(3)), epochs=2)
+    assert_same_arrays(weights, result.model.get_weights())
+    assert len(result.heal((A, Y) for _ in range(3))) == 1
+
+
+class Endless:
+    """Batches that never end, and again from the first one for each iteration."""
+
+    def __iter__(self):
+        for number in itertools.count():
+            assert number < 100, "the batches are read without end"
+            yield A, Y
+
+
+def test_data_without_end_are_read_up_to_the_limit():
+    report = compress(one_input(), target=1.5, data=Endless(), formats="low_rank").report
+    assert report.rows == 43 * 24  # the first batches with 1,024 rows or more
+
+
+@pytest.mark.parametrize("data", ["abc", [np.float32(1.0)], range(3), iter([])])
+def test_data_without_rows_are_refused(data):
+    with pytest.raises(ValueError, match="Expected"):
+        compress(one_input(), target=1.5, data=data)
+
+
+def test_outputs_are_equal_column_by_column():
+    outputs = RNG.normal(size=(6, 4))
+    assert are_equal(outputs, outputs + 1e-6)
+    changed = outputs.copy()
+    changed[2, 1] += 1
+    assert not are_equal(outputs, changed)
+    # Large entries of masked classes hide nothing, finite or not.
+    for masked in (-1e9, -np.inf):
+        outputs[:, [0, 2, 3]] = changed[:, [0, 2, 3]] = masked
+        assert are_equal(outputs, outputs)
+        assert not are_equal(outputs, changed)
+
+
+def test_rounding_near_zero_and_padding_are_equal():
+    outputs = RNG.normal(size=20_000)
+    assert are_equal(outputs, outputs + 1e-6)
+    padded = np.where(RNG.random((2000, 4)) < 0.6, 0.0, RNG.normal(size=(2000, 4)))
+    assert are_equal(padded, padded + 1e-6)
+    assert not are_equal(padded, padded + 0.1)
+    assert are_equal(np.zeros((3, 4)), np.zeros((3, 4)))
+
+
+def test_a_py_dataset_ends():
+    assert len(list(iterate(Batches()))) == 2
+
+
+@pytest.mark.parametrize("make", [list, tuple, lambda pair: (pair, Y), lambda pair: iter([pair])])
+def test_two_inputs_are_healed_as_they_are_compressed(make):
+    result = compress(two_inputs(), target=1.5, data=make((A, B)), formats="low_rank")
+    assert len(result.heal(make((A, B)))) == 1
+
+
+def test_labels_that_do_not_count_have_any_structure():
+    inputs = keras.Input((A.shape[1],))
+    hidden = keras.layers.Dense(64)(inputs)
+    model = keras.Model(inputs, {"p": keras.layers.Dense(8)(hidden), "q": hidden})
+    result = compress(model, target=1.5, data=A, formats="low_rank")
+    assert len(result.heal((A, {"p": Y, "q": A}), learning_rate=1e-9)) in (0, 1)
+
+
+def test_a_list_of_batches_is_refused_everywhere():
+    with pytest.raises(ValueError, match="each of the 1 inputs"):
+        compress(one_input(), target=1.5, data=[A, B])
+    result = compress(one_input(), target=1.5, formats="low_rank")
+    with pytest.raises(ValueError, match="each of the 1 inputs"):
+        result.heal([A, B])
+    with pytest.raises(ValueError, match="Received: 5"):
+        result.heal(5)
+    with pytest.raises(ValueError, match="Received: 5"):
+        compress(one_input(), target=1.5, data=5)

@@ -1,0 +1,132 @@
+"""Tests of biases that are corrected so that layers have the original's mean outputs."""
+
+import keras
+import numpy as np
+import pytest
+from compressing import compress
+from conformance import to_numpy
+
+from keras_small.asked.batches import some_batches
+from keras_small.building.biases import bias_of
+
+INPUTS = np.random.default_rng(0).normal(0.5, 1, size=(64, 24)).astype("float32")
+IMAGES = np.random.default_rng(0).normal(0.5, 1, size=(32, 6, 6, 4)).astype("float32")
+
+
+def dense_model():
+    keras.utils.set_random_seed(0)
+    layers = [keras.layers.Dense(32, "relu"), keras.layers.Dense(12, "tanh"), keras.layers.Dense(5)]
+    return keras.Sequential([keras.Input((24,)), *layers])
+
+
+def convolutional_model():
+    """Returns a network whose convolutions have no biases but those of normalizations."""
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((6, 6, 4))
+    x = keras.layers.Conv2D(16, 3, use_bias=False)(inputs)
+    x = keras.layers.ReLU()(keras.layers.BatchNormalization(name="first")(x))
+    x = keras.layers.DepthwiseConv2D(3, use_bias=False)(x)
+    x = keras.layers.BatchNormalization(name="second")(x)
+    return keras.Model(inputs, keras.layers.GlobalAveragePooling2D()(x))
+
+
+def mean_outputs(model):
+    """Returns the means before the activations, layer after layer, by the formula of each."""
+    x, means = INPUTS.astype("float64"), []
+    for layer in model.layers:
+        x = to_numpy(layer(x.astype("float32"))).astype("float64")
+        linear = np.arctanh(x) if layer.activation is keras.activations.tanh else x
+        means.append(linear.mean(axis=0))
+    return means
+
+
+@pytest.mark.parametrize(
+    "options", [{"bits": 2, "formats": ()}, {"tolerance": 0.7, "formats": "low_rank"}]
+)
+def test_mean_outputs_are_those_of_the_original(options):
+    model = dense_model()
+    result = compress(model, data=INPUTS, batch_size=64, verbose=0, **options)
+    assert all(row.format != "kept" for row in result.report.layers)
+    small = result.model
+    # The first layer alone has an activation that hides the mean.
+    pairs = zip(mean_outputs(model)[1:], mean_outputs(small)[1:], strict=True)
+    for expected, actual in pairs:
+        np.testing.assert_allclose(actual, expected, atol=2e-4)
+
+
+def test_normalizations_restore_means_and_deviations():
+    model = convolutional_model()
+    small = compress(model, data=IMAGES, bits=2, formats=(), verbose=0).model
+    for name in ("first", "second"):
+        expected, actual = (
+            to_numpy(keras.Model(x.input, x.get_layer(name).output)(IMAGES)) for x in (model, small)
+        )
+        assert np.abs(actual - expected).max() > 0.01
+        axes = (0, 1, 2)
+        np.testing.assert_allclose(actual.mean(axes), expected.mean(axes), atol=1e-4)
+        np.testing.assert_allclose(actual.std(axes), expected.std(axes), rtol=1e-3)
+
+
+@pytest.mark.parametrize(("axis", "is_last"), [(1, False), (2, False), (3, True), (-1, True)])
+def test_only_normalizations_of_the_last_axis_have_a_bias_for_outputs(axis, is_last):
+    layer = keras.layers.BatchNormalization(axis=axis)
+    layer.build((None, 4, 4, 4))
+    assert (bias_of(layer) is not None) == is_last
+
+
+@pytest.mark.parametrize("rows", [len(INPUTS), 17])  # or one batch and a row
+def test_several_batches_have_the_mean_over_all_rows(rows):
+    model = keras.Sequential([keras.Input((24,)), keras.layers.Dense(8)])
+    inputs = INPUTS[:rows].copy()
+    inputs[-1] *= 30
+    small = compress(model, data=inputs, batch_size=16, bits=2, formats=(), verbose=0).model
+    expected, actual = (to_numpy(x(inputs)).mean(axis=0) for x in (model, small))
+    np.testing.assert_allclose(actual, expected, atol=1e-4)
+
+
+def test_the_batches_are_from_all_parts_of_the_data():
+    batches = [np.full((32, 1), n) for n in range(32)]
+    assert [int(x[0, 0]) for x in some_batches(batches)] == [0, 4, 8, 12, 16, 20, 24, 28]
+    assert [int(x[0, 0]) for x in some_batches(batches[:15])] == [0, 1, 3, 5, 7, 9, 11, 13]
+    assert len(some_batches(batches[:3])) == 3
+    assert some_batches([]) == []
+
+
+def test_few_rows_say_nothing_of_deviations():
+    model = convolutional_model()
+    small = compress(model, data=IMAGES[:16], bits=2, formats=(), verbose=0).model
+    for name in ("first", "second"):
+        before, after = (x.get_layer(name) for x in (model, small))
+        assert np.array_equal(to_numpy(before.gamma), to_numpy(after.gamma))
+        assert not np.array_equal(to_numpy(before.beta), to_numpy(after.beta))
+
+
+@pytest.mark.parametrize(
+    "options", [{"bits": 2, "formats": ()}, {"target": 1.5, "coded": True, "bits": None}]
+)
+def test_normalizations_that_are_not_selected_stay(options):
+    model = convolutional_model()
+    model.get_layer("second").beta.assign(np.linspace(0, 1, 16))
+    small = compress(model, data=IMAGES, filters="conv", verbose=0, **options).model
+    assert any(hasattr(layer, "bits") for layer in small.layers)
+    before, after = (to_numpy(x.get_layer("second").beta) for x in (model, small))
+    assert np.array_equal(before, after)
+
+
+def test_biases_stay_if_the_metric_would_fall(capsys):
+    model = dense_model()
+    biases = [to_numpy(layer.bias) for layer in model.layers]
+
+    def metric(small):
+        pairs = zip(small.layers, biases, strict=True)
+        return -sum(np.abs(to_numpy(x.bias) - bias).sum() for x, bias in pairs)
+
+    small = compress(model, data=INPUTS, bits=2, formats=(), metric=metric).model
+    assert (metric(small), "metric would be -" in capsys.readouterr().out) == (0, True)
+
+
+def test_healing_starts_from_corrected_biases():
+    result = compress(dense_model(), data=INPUTS, bits=2, formats=(), verbose=0)
+    before = to_numpy(result.model(INPUTS))
+    result.heal(INPUTS, learning_rate=1e-12)
+    np.testing.assert_allclose(to_numpy(result.model(INPUTS)), before, atol=1e-5)

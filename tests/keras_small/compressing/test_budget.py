@@ -1,0 +1,59 @@
+"""The bytes are shared out to the last one, and to those that need them."""
+
+import dataclasses
+
+from keras_small.formats.candidates import Candidate
+from keras_small.planning.budget import share_out, within_tolerance
+
+
+def candidate(size, error, **options):
+    return Candidate("low_rank", (size,), None, size, error, 0, lambda: None, **options)
+
+
+CHOICES = {name: [candidate(10, 0.5), candidate(30, 0.1)] for name in ("a", "b")}
+
+
+def sizes(sensitivity, budget, choices=CHOICES):
+    choice = share_out(choices, sensitivity, budget)
+    return choice and {name: chosen.bytes for name, chosen in choice.items()}
+
+
+def test_a_budget_is_used_to_its_last_byte():
+    alike = {"a": 1.0, "b": 1.0}
+    assert sizes(alike, 60) == {"a": 30, "b": 30}
+    assert sorted(sizes(alike, 59).values()) == [10, 30]
+    assert sizes(alike, 39) == sizes(alike, 20) == {"a": 10, "b": 10}
+    assert sizes(alike, 19) is None
+
+
+def test_the_more_sensitive_layer_gets_the_bytes():
+    assert sizes({"a": 1.0, "b": 2.0}, 45) == {"a": 10, "b": 30}
+    assert sizes({"a": 2.0, "b": 1.0}, 45) == {"a": 30, "b": 10}
+
+
+def test_errors_count_by_the_square_of_error_times_sensitivity():
+    group = {name: [candidate(10, e), candidate(30, 0.0)] for name, e in (("a", 0.4), ("b", 0.7))}
+    assert sizes({"a": 2.0, "b": 1.0}, 45, group) == {"a": 30, "b": 10}  # 0.8 is more than 0.7
+    assert sizes({"a": 1.7, "b": 1.0}, 45, group) == {"a": 10, "b": 30}
+    group["a"] = [candidate(10, 1.0), candidate(30, 0.7)]  # its square falls by 0.51, not by 0.3
+    assert sizes({"a": 1.0, "b": 1.0}, 45, group) == {"a": 30, "b": 10}
+
+
+def test_each_byte_counts():
+    steps = {"a": (40, 0.0), "b": (20, 0.4), "c": (20, 0.4)}  # that of "a" alone reduces most
+    group = {name: [candidate(10, 1.0), candidate(*step)] for name, step in steps.items()}
+    assert sizes(dict.fromkeys(group, 1.0), 60, group) == {"a": 10, "b": 20, "c": 20}
+
+
+def test_what_a_smaller_one_beats_is_not_chosen():
+    worse = {"a": [*CHOICES["a"], candidate(40, 0.2)]}
+    assert sizes({"a": 1.0}, 100, worse) == {"a": 30}
+
+
+def test_the_tolerance_is_one_of_errors_before_they_are_improved():
+    group = [candidate(n, e, improved_error=e / 9) for n, e in ((10, 0.5), (20, 0.3), (30, 0.1))]
+    assert within_tolerance(group, 0.3, lambda c: True).bytes == 20
+    assert within_tolerance(group, 0.29, lambda c: True).bytes == 30
+    assert within_tolerance(group, 0.5, lambda c: c.bytes > 10).bytes == 20
+    shuffled = [dataclasses.replace(c) for c in reversed(group)]
+    assert within_tolerance(shuffled, 1.0, lambda c: True).bytes == 10

@@ -1,0 +1,75 @@
+"""What is observed of each layer belongs to the inputs that this layer really gets."""
+
+import keras
+import numpy as np
+import pytest
+from compressing import compress
+
+from keras_small.survey import calibration
+
+RNG = np.random.default_rng(0)
+
+
+def seen_by_embeddings(model, data):
+    tables = {x.name: x for x in model.layers if isinstance(x, keras.layers.Embedding)}
+    batches, all_inputs = calibration.batches_of(data, batch_size=512)
+    return calibration.observe(model, tables, batches, all_inputs)[0]
+
+
+def test_rows_are_chosen_from_all_of_the_data():
+    rows = np.arange(5000)[:, None]
+    batches, whole = calibration.batches_of(rows, batch_size=300)
+    assert [len(batch) for batch in batches] == [300, 300, 300, 124]
+    chosen = np.concatenate(batches)[:, 0]
+    assert (chosen[0], chosen[-1], set(np.diff(chosen))) == (0, 4999, {4, 5})
+    np.testing.assert_array_equal(whole, rows)
+
+
+def test_reports_are_about_some_rows_of_large_arrays():
+    few, many = np.arange(70), np.arange(9000)
+    read = calibration.read(few, 32, 1)
+    np.testing.assert_array_equal(np.concatenate(list(read.every())), few)
+    read = calibration.read(many, 32, 1)
+    chosen = np.concatenate(list(read.every()))
+    assert {len(batch) for batch in read.every()} == {32, 31}
+    assert (len(chosen), set(np.diff(chosen))) == (1023, {8, 9})
+    assert not set(chosen) & set(np.concatenate(read.batches))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_ids_are_counted_in_the_inputs_that_an_embedding_reads(shared):
+    ids = {name: keras.Input((6,), dtype="int32", name=name) for name in ("source", "target")}
+    tables = [keras.layers.Embedding(50, 4, name=f"{name}_table") for name in ids]
+    tables = tables[:1] * 2 if shared else tables
+    rows = [table(x) for table, x in zip(tables, ids.values(), strict=True)]
+    model = keras.Model(ids, keras.layers.Add()(rows))
+    ends = {"source": (0, 10), "target": (40, 50)}
+    data = {name: RNG.integers(*x, (2000, 6)).astype("int32") for name, x in ends.items()}
+    statistics = seen_by_embeddings(model, data)
+    read = {"source": list(data.values())} if shared else data
+    for name, arrays in read.items():
+        counts = np.bincount(np.ravel(arrays), minlength=50)
+        np.testing.assert_array_equal(statistics[f"{name}_table"].counts, counts)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_nan_that_reaches_a_layer_is_reported(value):
+    inputs = keras.Input((8,))
+    rows = np.ones((4, 8), "float32")
+    rows[2, 3] = value
+    plain = keras.Model(inputs, keras.layers.Dense(8, name="dense")(inputs))
+    with pytest.raises(ValueError, match="NaN inputs of the layer dense"):
+        compress(plain, target=1.5, data=rows)
+    known = keras.ops.where(keras.ops.isfinite(inputs), inputs, 0.0)
+    compress(keras.Model(inputs, keras.layers.Dense(8)(known)), tolerance=0.5, data=rows)
+
+
+def test_errors_of_the_data_are_one_sentence():
+    def watch(path, call, outputs):
+        raise calibration.DataError("Expected ids from 0 to 5. Received: 6")
+
+    layer = keras.layers.Dense(3)
+    wanted = pytest.raises(calibration.DataError, match=r"^Expected ids from 0 to 5\. Received: 6$")
+    with wanted, calibration.watch_calls({"dense": layer}, watch):
+        layer(np.ones((2, 4), "float32"))
+    assert layer(np.ones((2, 4), "float32")).shape == (2, 3)

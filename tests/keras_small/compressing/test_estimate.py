@@ -1,0 +1,68 @@
+"""The cost that is told before a compression starts."""
+
+import time
+
+import keras
+import pytest
+
+from keras_small.planning import estimate
+from keras_small.planning.estimate import expected_seconds, multiplications, readable
+
+
+def built(layer, shape):
+    layer.build(shape)
+    return layer
+
+
+def test_runs_of_the_model_count_by_layers_features_and_batches():
+    layers = {
+        "dense": built(keras.layers.Dense(4), (None, 4)),
+        "table": built(keras.layers.Embedding(9, 6), None),
+    }
+    calls = []
+
+    def run():
+        calls.append(None)
+        time.sleep(0.02)
+
+    # Two layers, six features and, for each of three batches, three runs and two of the table.
+    runs = 2 + 6 + 3 * (3 + 2)
+    assert expected_seconds(layers, False, run, 3) >= runs * 0.02
+    assert len(calls) == 2  # one is measured
+
+
+def test_jax_compiles_programs_for_each_shape(monkeypatch):
+    layers = {n: built(keras.layers.Dense(n // 2), (None, 4)) for n in (2, 3, 4)}
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    monkeypatch.setattr(estimate.timeit, "timeit", lambda call, number: float(number == 1))
+    assert expected_seconds(layers, False, None, 0) == 2 * estimate._PROGRAMS
+
+
+def test_large_tables_cost_their_rows_times_those_of_a_block():
+    def products(rows, *arguments):
+        return multiplications({"table": built(keras.layers.Embedding(rows, 4), None)}, *arguments)
+
+    assert products(400, True) == 40 * 400 * 4 * 4  # too few rows for tensor trains
+    svd, trains = 40 * 2500 * 4 * 4, 2500 * 4 * (4 * 2500 + 2**14)
+    assert products(2500, True) == svd + trains
+    assert products(2500, True, 8) == svd + trains + 2**17 * 10_000
+    assert products(40_000, True) == 40 * 40_000 * 4 * 4 + 40_000 * 4 * (4 * 2**14 + 2**14)
+    # Of this size the ranks are bounded: sqrt(4e6) groups by Gram matrices of at most 2^27 numbers.
+    cores = 2 * (2**27 * 2000) ** 0.5
+    rounded = products(1_000_000, True, 4) - products(1_000_000, True)
+    assert rounded == pytest.approx(2**17 * cores)
+    assert products(40_000, False) == 20 * 40_000 * 4 * 4
+
+
+def test_convolutions_cost_the_cube_of_their_patches():
+    layer = built(keras.layers.Conv2D(5, 3), (None, 8, 8, 2))
+    assert multiplications({"conv": layer}, True) == 40 * 18 * 5 * 5 + 60 * 18**3
+    assert multiplications({"conv": layer}, False) == 20 * 18 * 5 * 5
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0, "1 second"), (89, "89 seconds"), (91, "2 minutes"), (5401, "1.5 hours")],
+)
+def test_durations(seconds, text):
+    assert readable(seconds) == text

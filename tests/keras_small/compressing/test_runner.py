@@ -1,0 +1,38 @@
+import keras
+import numpy as np
+import pytest
+from conformance import assert_same_arrays
+from keras import ops
+
+from keras_small.asked.batches import outputs_of
+from keras_small.survey.repeated_calls import Runner
+
+IDS = np.random.default_rng(0).integers(0, 9, (4, 5))
+
+
+@pytest.mark.parametrize(("runs", "first"), [(7, 4), (8, 0)])
+def test_runs_are_calls_of_the_model_with_its_present_weights_and_states(runs, first):
+    inputs = keras.Input((5,), batch_size=4, dtype="int32", name="ids")
+    states = keras.layers.GRU(3, stateful=True)(keras.layers.Embedding(9, 2)(inputs))
+    model = keras.Model({"ids": inputs}, [keras.layers.Dense(2)(states), states])
+    run, kernel, ids = Runner(model, runs=runs), model.layers[-1].kernel, {"ids": IDS}
+    for number in range(7):
+        kernel.assign(kernel + number)
+        assert_same_arrays(run(ids), outputs_of(model, ids), atol=1e-6)
+        compiles = keras.backend.backend() == "tensorflow" and number >= first
+        assert (run._compiled is not None) == compiles
+    (state,) = model.layers[2].states
+    assert not ops.convert_to_numpy(state).any()
+
+
+def test_what_cannot_be_compiled_runs_step_by_step():
+    class InNumPy(keras.layers.Layer):
+        def call(self, inputs):
+            return ops.convert_to_tensor(np.sort(ops.convert_to_numpy(inputs)))
+
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(5)])
+    layer, kernel = InNumPy(), model.layers[0]
+    run = Runner(model, lambda x: layer(kernel(x)))
+    for _ in range(6):
+        (actual,) = run(IDS.astype("float32"))
+        assert (np.diff(actual) >= 0).all()

@@ -1,0 +1,82 @@
+"""The models that come with the package load on every backend and say what they are."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from import_path import run_python
+from sklearn.datasets import load_digits
+
+import keras_small
+from keras_small import pretrained
+
+
+def test_all_together_are_small():
+    sizes = [path.stat().st_size for path in pretrained._HERE.glob("*/*") if path.is_file()]
+    assert sum(sizes) < 500_000
+
+
+@pytest.mark.parametrize("name", pretrained.names())
+def test_the_card_says_where_a_model_is_from(name):
+    model = keras_small.load(name)
+    assert model.card["name"] == name
+    assert {"data", "licence", "commands", "trained", "bytes"} <= model.card.keys()
+    assert model.card["bytes"] == (pretrained._HERE / name / pretrained.MODEL).stat().st_size
+    assert isinstance(model.model, keras.Model)
+
+
+def test_docstrings_are_told_apart():
+    classify = keras_small.load("docstrings")
+    texts = [
+        "Draws a line with markers on the axes of the figure.",
+        "Fits the estimator to the training samples.",
+    ]
+    assert classify(texts) == ["matplotlib", "sklearn"]
+    assert classify(texts[0]) == "matplotlib"
+    np.testing.assert_allclose(classify.probabilities(texts).sum(axis=1), 1, atol=1e-5)
+
+
+def test_dates_and_names_are_translated():
+    translate = keras_small.load("dates-and-names")
+    assert translate("terça-feira, 17 de dezembro de 1963") == "Tuesday, December 17, 1963"
+    (best, *_), (other, *_) = translate.n_best(["16:52", "Nova Caledônia"], beam_size=2)
+    assert (best[0], other[0]) == ("4:52 PM", "New Caledonia")
+
+
+@pytest.mark.slow
+def test_jax_translates_without_an_import_of_tensorflow():
+    pytest.importorskip("jax")
+    code = "import sys, keras_small; print(keras_small.load('dates-and-names')('16:52'))"
+    code += "; assert 'tensorflow' not in sys.modules"
+    run_python("-c", code, backend="jax")
+
+
+def test_digits_are_read():
+    data = load_digits()
+    read = keras_small.load("digits")
+    pictures = data.images / 16
+    assert np.mean(np.array(read(pictures)) == data.target.astype(str)) > 0.95
+    assert read(pictures[0]) == "0"
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b'{"task": "digits"}'])
+def test_unknown_names_and_damaged_folders_are_refused(damage, tmp_path):
+    with pytest.raises(ValueError, match=r"dates-and-names.*name='dogs'"):
+        keras_small.load("dogs")
+    (tmp_path / pretrained.ABOUT).write_bytes(damage)
+    with pytest.raises(ValueError, match="Could not load the model in"):
+        keras_small.load(tmp_path)
+
+
+def test_a_coded_file_is_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr(pretrained, "load_model", lambda path: path)
+    assert keras_small.load(tmp_path / "a.tnz") == tmp_path / "a.tnz"
+
+
+def test_a_folder_of_ones_own(tmp_path):
+    source = pretrained._HERE / "digits"
+    for path in source.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    about = json.loads((tmp_path / pretrained.ABOUT).read_text(encoding="utf-8"))
+    assert keras_small.load(tmp_path).card == about["card"]

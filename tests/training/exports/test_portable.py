@@ -1,0 +1,149 @@
+"""Folders with a model and its text, read without Keras and TensorFlow."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from portable_models import HOSTILE, NAMES, RUNTIMES, TEXTS, classifier, printed_alone
+
+from keras_tnattn.text.words import split_words
+from keras_tnattn_runtime import reader
+from keras_tnattn_train.exports import portable
+from keras_tnattn_train.exports.portable import export_portable
+from keras_tnattn_train.exports.web import export_web
+
+
+def written(folder, runtime="onnxruntime"):
+    pytest.importorskip(RUNTIMES[runtime])
+    model, words = classifier()
+    card = {"name": "pets", "examples": ["the red fish"]}
+    return export_portable(model, words, NAMES, folder / "pets", runtime, TEXTS, card)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_the_reader_gives_the_classes_of_the_model(runtime, tmp_path):
+    folder = written(tmp_path, runtime)
+    files = {"text.json", "reader.py", "model.onnx" if runtime == "onnxruntime" else "model.tflite"}
+    assert {path.name for path in folder.iterdir()} == files
+    assert [path.name for path in tmp_path.iterdir()] == ["pets"]
+    model, words = classifier()
+    expected = model.predict(words([*TEXTS, *HOSTILE]), verbose=0)
+    loaded = reader.load(folder)
+    np.testing.assert_allclose(loaded.probabilities([*TEXTS, *HOSTILE]), expected, atol=1e-5)
+    labels = [NAMES[n] for n in expected.argmax(axis=1)]
+    assert loaded([*TEXTS, *HOSTILE]) == labels
+    assert loaded(TEXTS[1]) == labels[1]
+    assert loaded([]) == []
+    assert loaded.card["name"] == "pets"
+
+
+@pytest.mark.parametrize("by_length", [True, False])
+def test_texts_of_similar_length_are_computed_together(by_length, tmp_path):
+    folder = written(tmp_path)
+    text = json.loads((folder / "text.json").read_text("utf-8"))
+    text["by_length"], text["words"]["max_words"] = by_length, 300
+    (folder / "text.json").write_text(json.dumps(text), "utf-8")
+    loaded, calls = reader.load(folder), []
+    words = text["words"]["vocabulary"]
+    lengths = [200, 3, 64, 0, 65, 130, 2, 400]
+    texts = [" ".join((words * 400)[:length]) for length in lengths]
+    alone = np.concatenate([loaded.probabilities(text) for text in texts])
+    compute = loaded._model
+
+    def noted(**arrays):
+        calls.append(next(iter(arrays.values())).shape)
+        return compute(**arrays)
+
+    noted.inputs, loaded._model = compute.inputs, noted
+    np.testing.assert_allclose(loaded.probabilities(texts), alone, atol=1e-6)
+    if by_length:
+        assert sorted(rows for rows, _ in calls) == [1, 1, 1, 1, 1, 3]
+        assert max(length for _, length in calls) == 300
+        assert (3, 64) in calls
+    else:
+        assert calls == [(8, 300)]
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_another_process_needs_neither_keras_nor_tensorflow(runtime, tmp_path):
+    folder = written(tmp_path, runtime)
+    assert printed_alone(folder, "model('a red fish')") == reader.load(folder)("a red fish")
+
+
+def words_of_training(text):
+    return [word.decode() for word in split_words([text])[0].numpy()]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_words_of_hostile_texts_are_those_of_the_exported_graph(text, tmp_path):
+    words = reader.Words([], reader_rules(), 100_000)
+    assert words.split(text) == words_of_training(text)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text())
+def test_words_of_any_text_are_those_of_training(text):
+    _, vectorizer = classifier()
+    words = reader.Words(vectorizer.get_vocabulary()[2:], reader_rules(), vectorizer.max_words)
+    ids = words(text)
+    assert vectorizer([text])[0].tolist() == ids + [0] * (12 - len(ids))
+
+
+def reader_rules():
+    from keras_tnattn.text.words import BETWEEN_WORDS
+
+    return BETWEEN_WORDS
+
+
+def test_damaged_folders_are_refused(tmp_path):
+    folder = written(tmp_path)
+    text = json.loads((folder / "text.json").read_text("utf-8"))
+    with pytest.raises(FileNotFoundError, match=r"text\.json"):
+        reader.load(tmp_path)
+    (folder / "text.json").write_text(json.dumps({**text, "format": 99}), "utf-8")
+    with pytest.raises(ValueError, match=r"version 99.*export the model again"):
+        reader.load(folder)
+    (folder / "text.json").write_text("{", "utf-8")
+    with pytest.raises(ValueError, match=r"text\.json.*damaged"):
+        reader.load(folder)
+    (folder / "text.json").write_text(json.dumps(text), "utf-8")
+    model = folder / "model.onnx"
+    content = model.read_bytes()
+    model.write_bytes(content[:-100])
+    with pytest.raises(ValueError, match=r"model\.onnx.*bytes.*Copy the file again"):
+        reader.load(folder)
+    model.write_bytes(bytes(len(content)))
+    with pytest.raises(ValueError, match=r"model\.onnx.*damaged"):
+        reader.load(folder)
+
+
+def test_a_missing_runtime_is_named(tmp_path, monkeypatch):
+    folder = written(tmp_path)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ImportError, match="pip install onnxruntime"):
+        reader.load(folder)
+
+
+def test_arguments_are_checked_before_anything_is_written(tmp_path):
+    model, words = classifier()
+    with pytest.raises(ValueError, match="runtime='tvm'"):
+        export_portable(model, words, NAMES, tmp_path / "new", "tvm")
+    with pytest.raises(ValueError, match="2 class_names"):
+        export_portable(model, words, NAMES[:2], tmp_path / "new")
+    with pytest.raises(FileExistsError, match="never overwrite"):
+        export_portable(model, words, NAMES, tmp_path)
+    with pytest.raises(FileNotFoundError, match="onnxruntime-web"):
+        export_web(model, words, NAMES, tmp_path / "page", runtime=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_page_ships_little_beside_the_runtime():
+    page = Path(portable.__file__).with_name("page")
+    sizes = {file.name: file.stat().st_size for file in page.iterdir()}
+    others = ("pieces.js", "search.js", "translator.js")  # which pages of classifiers do not have
+    assert sum(map(sizes.pop, others)) < 12_000
+    assert sum(sizes.values()) < 16_000

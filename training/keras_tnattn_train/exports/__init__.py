@@ -1,0 +1,1 @@
+"""Models of texts in folders and pages that answer texts."""

@@ -1,0 +1,182 @@
+"""Writes folders that hold all that turns a sentence into its translation."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_small.runtimes.examples import common_specs
+from keras_small.runtimes.files import Computation, write_computation
+from keras_tnattn.export.signatures import check_backend
+from keras_tnattn.models import Translator
+from keras_tnattn.search.model_steps import TranslatorSteps
+from keras_tnattn.typing import Tensor
+from keras_tnattn_runtime import reader
+from keras_tnattn_train.exports.portable import SUFFIXES, check_runtime, new_folder, write_text
+
+
+def export_portable_translator(
+    model: keras.Model,
+    source_tokenizer: Any,
+    target_tokenizer: Any,
+    folder: str | os.PathLike,
+    runtime: str = "onnxruntime",
+    beam_size: int = 1,
+    extra_tokens: int = 50,
+    length_penalty: float = 0.6,
+    texts: Sequence[str] = (),
+    card: Mapping[str, Any] | None = None,
+) -> Path:
+    """Writes a translator as a folder for a runtime; completely or not at all.
+
+    The folder has two files of the runtime: `encode`, from source ids to what the steps of the
+    search read and to the state before the first step, and `step`, from the ids so far and the
+    state to the logits of the next id and the new state. Besides, as that of `export_portable`, it
+    has `text.json` and `reader.py`, which searches with NumPy:
+
+    ```python notest
+    from reader import load  # or: from keras_tnattn_runtime.reader import load
+
+    translate = load("pt-en")
+    translate("uma frase")  # a translation
+    translate.n_best(["uma frase"], beam_size=4)  # pairs of translation and score
+    ```
+
+    Args:
+        model: A model of `keras_tnattn.models.translator`.
+        source_tokenizer: The `keras_tnattn.text.word_pieces.WordPieceTokenizer` of the source
+            language, or a `BertPieceTokenizer`.
+        target_tokenizer: The tokenizer of the target language.
+        folder: The new folder.
+        runtime: `"onnxruntime"` (default) or `"litert"`.
+        beam_size: Number of hypotheses, unless a call says otherwise. Defaults to 1, greedy search.
+        extra_tokens: How many more pieces than the sentence a translation may have. Defaults to 50.
+        length_penalty: As in `keras_tnattn.search.BeamSearch`. Defaults to 0.6.
+        texts: Sentences with which the folder is tried.
+        card: Further entries of the model card.
+
+    Returns:
+        The folder.
+
+    Raises:
+        FileExistsError: If the folder exists.
+        ImportError: If the runtime or a converter is not installed.
+        RuntimeError: If Keras does not run on TensorFlow, or the folder translates something in
+            another way than the model.
+        ValueError: If the runtime is unknown, a vocabulary does not fit the model, or an argument
+            of the search is invalid.
+
+    Example:
+        ```python notest
+        export_portable_translator(model, source_tokenizer, target_tokenizer, "portable/pt-en")
+        ```
+    """
+    check_backend()
+    from keras_tnattn.text.sentence_translator import SentenceTranslator
+
+    check_runtime(runtime)
+    translate = SentenceTranslator(
+        model, source_tokenizer, target_tokenizer, beam_size, extra_tokens, length_penalty
+    )
+    texts = [*_sentences(source_tokenizer), *texts]
+    encode, step, grows = step_computations(model)
+    content = {
+        "format": reader.FORMAT,
+        "task": "translate",
+        "source": pieces_of(source_tokenizer),
+        "target": pieces_of(target_tokenizer),
+        "beam_size": beam_size,
+        "extra_tokens": extra_tokens,
+        "length_penalty": length_penalty,
+        "grows": grows,
+    }
+    with new_folder(folder) as whole:
+        files = {name: f"{name}{SUFFIXES[runtime]}" for name in ("encode", "step")}
+        write_computation(encode, whole / files["encode"])
+        write_computation(step, whole / files["step"])
+        write_text(whole, content, files, card)
+        translator = reader.load(whole)
+        for text in texts:
+            (expected,), (received,) = translate.n_best([text]), translator.n_best([text])
+            # Hypotheses whose scores are nearly the same may change places.
+            if not np.isclose(expected[0].score, received[0][1], rtol=1e-3, atol=1e-3):
+                raise RuntimeError(
+                    f"The folder for {runtime} translates {text!r} as {received[0][0]!r} and not, "
+                    f"as the model does, as {expected[0].text!r}"
+                )
+    return Path(folder)
+
+
+def step_computations(model: Translator) -> tuple[Computation, Computation, list[bool]]:
+    """Returns what the files `encode` and `step` compute; raises as `TranslatorSteps`.
+
+    The first is from `source`, ids `(B, S)`, to a dict of `context_000`, `context_001` and so on,
+    `(B, ...)`, and `state_000` and so on, `(B, ...)`, with room for one id. The second is from
+    these, `position` and `ids`, `(N, L)`, to `logits` `(N, V)` and the new state, `next_000` and so
+    on, where the state has room for `L` ids of `N = B K` sequences. The third result tells which
+    states have room for ids, in their last axis but one.
+    """
+    steps = TranslatorSteps(model)
+    source = np.array([[2, 4, 5, 3, 0], [2, 4, 3, 0, 0]], "int32") % model.source_vocabulary_size
+    wider = np.pad(source, ((0, 1), (0, 3)), mode="edge")
+    structure = steps.encode(source)
+    paths = [path for path, _ in keras.tree.flatten_with_path(structure[1])]
+    grows = ["tokens" in path for path in paths]
+    sizes = [len(keras.tree.flatten(part)) for part in structure]
+    names = [
+        f"{kind}_{n:03}"
+        for kind, size in zip(("context", "state"), sizes, strict=True)
+        for n in range(size)
+    ]
+
+    def encode(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        return dict(zip(names, keras.tree.flatten(steps.encode(inputs["source"])), strict=True))
+
+    def step(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        flat = [inputs[name] for name in names]
+        context, state = keras.tree.pack_sequence_as(structure, flat)
+        logits, state = steps.step(inputs["ids"], inputs["position"], context, state)
+        new = {f"next_{n:03}": x for n, x in enumerate(keras.tree.flatten(state))}
+        return {"logits": logits, **new}
+
+    def step_inputs(source: np.ndarray, beams: int, position: int) -> dict[str, Any]:
+        context, state = steps.encode(source)
+        state = steps.with_room(state, position + 1)
+        flat = [
+            *keras.tree.flatten(context),
+            *(keras.ops.repeat(x, beams, axis=0) for x in keras.tree.flatten(state)),
+        ]
+        arrays = map(keras.ops.convert_to_numpy, flat)
+        ids = np.zeros((len(source) * beams, position + 2), "int32")
+        ids[:, 0], ids[:, 1 : position + 1] = 2, 4
+        place = np.array(position, "int32")
+        return {"ids": ids, "position": place, **dict(zip(names, arrays, strict=True))}
+
+    sources = [{"source": source}, {"source": wider}]
+    examples = [step_inputs(source, 1, 0), step_inputs(wider, 3, 2)]
+    return (
+        Computation(model, encode, common_specs(sources), sources),
+        Computation(model, step, common_specs(examples), examples),
+        grows,
+    )
+
+
+def pieces_of(tokenizer: Any) -> dict[str, Any]:
+    """Returns the arguments of `reader.Pieces`."""
+    return {
+        "vocabulary": tokenizer.vocabulary,
+        "kind": tokenizer.options.get("tokenizer", "joined"),
+        "case": tokenizer.case,
+        "keep_accents": tokenizer.keep_accents,
+        "form": tokenizer.form,
+    }
+
+
+def _sentences(tokenizer: Any) -> list[str]:
+    """Returns sentences of known and of unknown words."""
+    words = [piece for piece in tokenizer.vocabulary[4:] if not piece.startswith("##")]
+    rng = np.random.default_rng(0)
+    return ["", *(" ".join(rng.choice(words or ["?"], size)) for size in (1, 7, 20))]

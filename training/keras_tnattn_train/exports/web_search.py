@@ -1,0 +1,189 @@
+"""Writes static pages that search sentences by meaning in the browser."""
+
+import base64
+import json
+import os
+import reprlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_small.runtimes.examples import example_of
+from keras_small.runtimes.files import export_file
+from keras_tnattn.checks import check_int
+from keras_tnattn.export.signatures import check_backend
+from keras_tnattn_runtime import reader
+from keras_tnattn_train.exports.portable import new_folder, write_text
+from keras_tnattn_train.exports.web import write_page
+
+_ROWS = 32  # sentences whose vectors are computed at once
+# What a page can do, by where a tokenizer has it.
+_RULES = {
+    ("model", "type"): "WordPiece",
+    ("model", "continuing_subword_prefix"): "##",
+    ("model", "max_input_chars_per_word"): 100,
+    ("normalizer", "type"): "BertNormalizer",
+    ("normalizer", "clean_text"): True,
+    ("normalizer", "handle_chinese_chars"): True,
+    ("pre_tokenizer", "type"): "BertPreTokenizer",
+}
+
+
+def export_web_search(
+    model: keras.Model,
+    tokenizer: Any,
+    sentences: Sequence[str],
+    folder: str | os.PathLike,
+    runtime: str | os.PathLike | None = None,
+    max_length: int = 64,
+    card: Mapping[str, Any] | None = None,
+) -> Path:
+    """Writes a folder with a page that finds the sentences nearest in meaning to a text.
+
+    As `export_web`: nothing leaves the visitor's device, and no network is needed. The folder has
+    the vectors of the sentences, in integers of 16 bits; the tab computes that of the text.
+
+    Args:
+        model: A model from int32 ids `(B, L)` to float32 vectors `(B, D)`, of which those of
+            similar sentences have a large cosine. Padding, 0, must not change them.
+        tokenizer: A `tokenizers.Tokenizer` of BERT's word pieces. Names of special tokens in a text
+            are words.
+        sentences: The sentences.
+        folder: The new folder.
+        runtime: As in `export_web`.
+        max_length: The most ids of a text, with one at each end. Defaults to 64.
+        card: As in `export_web`.
+
+    Returns:
+        The folder.
+
+    Raises:
+        FileExistsError: If the folder exists.
+        FileNotFoundError: As `export_web`.
+        ImportError: As `export_web`.
+        RuntimeError: If `npm` fails; or as `export_file`.
+        ValueError: If there are no sentences, or model or tokenizer are of another kind.
+
+    Example:
+        ```python notest
+        tokenizer = tokenizers.Tokenizer.from_file("tokenizer.json")
+        export_web_search(encoder, tokenizer, ["a red fish", "a blue bird"], "page")
+        ```
+    """
+    check_backend()
+    check_int("max_length", max_length, 3)
+    sentences = sentences if isinstance(sentences, str) else list(sentences)
+    if not sentences or isinstance(sentences, str) or {type(x) for x in sentences} - {str}:
+        raise ValueError(f"Expected a list of sentences. Received: {reprlib.repr(sentences)}")
+    content = {
+        "format": reader.FORMAT,
+        "task": "search",
+        "pieces": {**_rules(tokenizer), "max_length": max_length},
+        "sentences": sentences,
+    }
+    _check_model(model, sentence_ids(tokenizer, [""], max_length), max_length)
+
+    def write(target: Path) -> Path:
+        vectors = sentence_vectors(model, tokenizer, sentences, max_length)
+        with new_folder(target) as whole:
+            example = sentence_ids(tokenizer, sentences[:_ROWS], max_length)
+            # Products that round their inputs are not faster in the tab.
+            export_file(model, whole / "model.onnx", example, max_length, max_error=0.0)
+            coded = {**content, "vectors": _encode_vectors(vectors)}
+            write_text(whole, coded, {"model": "model.onnx"}, card)
+        return target
+
+    return write_page(folder, runtime, write, ("pieces.js", "search.js"))
+
+
+def sentence_vectors(
+    model: keras.Model, tokenizer: Any, sentences: Sequence[str], max_length: int = 64
+) -> np.ndarray:
+    """Returns the vectors of sentences by a model, as `export_web_search` takes it.
+
+    Returns:
+        Float array `(N, D)` of rows of length 1.
+    """
+    prepared, order = _prepare(tokenizer, max_length), np.argsort([len(x) for x in sentences])
+    parts = []
+    for start in range(0, len(order), _ROWS):
+        ids = _ids(prepared, [sentences[n] for n in order[start : start + _ROWS]])
+        parts.append(keras.ops.convert_to_numpy(model(ids, training=False)))
+    vectors = np.concatenate(parts)[np.argsort(order)]
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+
+
+def sentence_ids(tokenizer: Any, sentences: Sequence[str], max_length: int) -> np.ndarray:
+    """Returns the ids `(N, L)` of sentences, padded, with the arguments of `sentence_vectors`."""
+    return _ids(_prepare(tokenizer, max_length), sentences)
+
+
+def _prepare(tokenizer: Any, max_length: int) -> Any:
+    """Returns a copy of a tokenizer that cuts off texts and pads batches."""
+    prepared = type(tokenizer).from_str(tokenizer.to_str())
+    prepared.encode_special_tokens = True  # as words
+    prepared.enable_truncation(max_length)
+    prepared.enable_padding()
+    return prepared
+
+
+def _ids(prepared: Any, sentences: Sequence[str]) -> np.ndarray:
+    return np.array([encoding.ids for encoding in prepared.encode_batch(sentences)], "int32")
+
+
+def _encode_vectors(vectors: np.ndarray) -> str:
+    """Returns vectors in base64, each in integers of 16 bits."""
+    largest = np.maximum(np.abs(vectors).max(axis=1, keepdims=True), 1e-12)
+    return base64.b64encode(np.rint(32767 / largest * vectors).astype("<i2").tobytes()).decode()
+
+
+def _check_model(model: keras.Model, ids: np.ndarray, max_length: int) -> None:
+    """Checks that a page can run a model, by a short text and the same with padding."""
+    dtype, padded = example_of(model, ids).dtype, np.pad(ids, ((0, 0), (0, max_length - ids.size)))
+    short, long = (keras.ops.convert_to_numpy(model(x, training=False)) for x in (ids, padded))
+    if dtype != "int32" or short.dtype != "float32" or short.ndim != 2:
+        raise ValueError(
+            "Expected a model from int32 ids (B, L) to float32 vectors (B, D). Received: from "
+            f"{dtype} to {short.dtype} {short.shape}"
+        )
+    if not np.allclose(short, long, atol=1e-3 * np.abs(long).max()):
+        raise ValueError(
+            "Expected a model whose vectors padding does not change: mask the id 0. Received: "
+            f"vectors that change by {np.abs(short - long).max():.2g}"
+        )
+
+
+def _rules(tokenizer: Any) -> dict[str, Any]:
+    """Returns what `search.js` needs to know of a tokenizer."""
+    options = json.loads(tokenizer.to_str())
+    for (part, name), expected in _RULES.items():
+        received = (options[part] or {}).get(name)
+        if received != expected:
+            raise ValueError(
+                f"Expected a tokenizer of BERT's word pieces, with {name}={expected!r} of its "
+                f"{part}. Received: {name}={received!r}"
+            )
+    ids, unknown = tokenizer.get_vocab(), options["model"]["unk_token"]
+    ends = _prepare(tokenizer, 2).encode("").ids
+    are_words = any(not token["special"] for token in options["added_tokens"])
+    if sorted(ids.values()) != [*range(len(ids))] or unknown not in ids or are_words:
+        raise ValueError(
+            "Expected a tokenizer with ids 0, 1, ..., of which one is that of unknown words, and "
+            f"without added words. Received: {len(ids)} ids up to {max(ids.values())}, "
+            f"unk_token={unknown!r}"
+        )
+    if len(ends) != 2:
+        raise ValueError(f"Expected a tokenizer with one id at each end. Received: {ends}")
+    lowers, strips = (options["normalizer"][name] for name in ("lowercase", "strip_accents"))
+    return {
+        "vocabulary": sorted(ids, key=ids.__getitem__),
+        "kind": "tokenizers",
+        "case": "lower" if lowers else "keep",
+        "keep_accents": not (lowers if strips is None else strips),
+        "unknown": ids[unknown],
+        "start": ends[0],
+        "end": ends[1],
+    }
