@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import time
+import urllib.parse
 
 import pytest
 from serving_models import write_factor
@@ -227,7 +228,7 @@ def test_bodies_that_nobody_reads_are_skipped(url, method, framed):
     request = framed("/v2/health/live", ROWS).replace(b"POST", method.encode())
     with asking(url) as (client, stream):
         client.sendall(request + LIVE)
-        assert answer(stream, method != "HEAD")[0] in (200, 405)
+        assert answer(stream, method != "HEAD")[0] in (200, 204, 405)
         assert answer(stream)[2] == b'{"live":true}'
 
 
@@ -256,6 +257,88 @@ def test_one_host(url, request_head, status):
         code, _, content = answer(stream)
         assert code == status
         assert (b"Expected one Host" in content) == (status == 400)
+
+
+def ask(url, method, path, **headers):
+    """Returns the status, the headers and the body of an answer."""
+    connection = http.client.HTTPConnection(urllib.parse.urlsplit(url).netloc, timeout=60)
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request(method, path, headers=named)
+    response = connection.getresponse()
+    content = response.read()
+    connection.close()
+    return response.status, response.headers, content
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/", "/page/main.js", "/metrics", "/monitoring/prometheus/metrics", "/openapi.json"),
+        *("/v2", "/v2/health/live", "/v2/health/ready", "/v2/models/double"),
+        *("/v2/models/double/ready", "/v2/models/double/versions/1", "/v2/models/nobody"),
+        *("/v1/models", "/v1/models/double", "/v1/models/double/versions/1"),
+        *("/v1/models/double/metadata", "/v1/models/double/card", "/v1/models/nobody"),
+        *("/nothing", "/page/nothing", "/v2/", PREDICT, INFER),
+    ],
+)
+def test_head_is_get_without_a_body(url, path):
+    status, headers, body = ask(url, "GET", path, Accept="text/html")
+    assert body or status == 307
+    found, same, nothing = ask(url, "HEAD", path, Accept="text/html")
+    assert (found, nothing) == (status, b"")
+    left_out = {"date", "content-length"} if "metrics" in path or status == 400 else {"date"}
+    for name in {*headers, *same} - left_out:
+        assert same[name] == headers[name]
+
+
+READ, COMPUTE = "GET, HEAD, OPTIONS", "OPTIONS, POST"
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/", READ),
+        ("/page/main.js", READ),
+        ("/metrics", READ),
+        ("/v2/health/live", READ),
+        ("/v2/models/double", READ),
+        ("/v1/models", READ),
+        ("/v1/models/double/versions/1", READ),
+        (PREDICT, COMPUTE),
+        ("/v1/models/double/versions/1:predict", COMPUTE),
+        (INFER, COMPUTE),
+        ("/v2/models/double/versions/1/infer", COMPUTE),
+        ("/v2/models/double/generate", COMPUTE),
+        ("/v2/models/double/generate_stream", COMPUTE),
+        ("*", "GET, HEAD, OPTIONS, POST"),
+    ],
+)
+def test_options_tells_the_methods_of_a_path(url, path, allowed):
+    status, headers, body = ask(url, "OPTIONS", path)
+    assert (status, headers["Allow"], body) == (204, allowed, b"")
+
+
+def test_options_of_what_there_is_not(url):
+    assert ask(url, "OPTIONS", "/nothing")[0] == 404
+    # TensorFlow Serving's words for any path of its protocol that there is not.
+    for path in ("/v1/nothing", "/v1/models/double:explain", "/v1/models/a/b"):
+        status, headers, body = ask(url, "OPTIONS", path)
+        assert (status, headers["Allow"]) == (400, None)
+        assert json.loads(body) == {"error": f"Malformed request: OPTIONS {path}"}
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "TRACE", "GET", "HEAD"])
+def test_other_methods_are_told_those_of_the_path(url, method):
+    for path, allowed in (("/v2/health/live", READ), ("/", READ), ("/page/main.js", READ)):
+        status, headers, _ = ask(url, method, path)
+        assert (status, headers["Allow"]) == ((200, None) if method in READ else (405, allowed))
+    for path in (INFER, "/v2/models/double/generate", "/v2/models/double/generate_stream"):
+        status, headers, _ = ask(url, method, path)
+        assert (status, headers["Allow"]) == ((400, None) if method in COMPUTE else (405, COMPUTE))
+    status, _, body = ask(url, method, "/v1/models")
+    malformed = b"" if method in READ else f"Malformed request: {method} /v1/models".encode()
+    assert status == (200 if method in READ else 400)
+    assert malformed in body
 
 
 def test_a_client_that_waits_is_told_to_go_on(url):
