@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 from fastapi import FastAPI, Request, Response
+from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
@@ -91,7 +92,15 @@ def create_app(saved_models: str | os.PathLike, settings: Settings | None = None
         *generation.routes(),
     ]
     pages = _pages(inference, lifespan)
-    app = Shortcut(Methods(pages, pages.routes, inferring), inferring, _HANDLERS)
+    app: Any = Shortcut(Methods(pages, pages.routes, inferring), inferring, _HANDLERS)
+    if settings.allowed_origins:
+        app = CORSMiddleware(
+            app,
+            allow_origins=settings.allowed_origins,
+            allow_methods=("GET", "HEAD", "POST"),
+            allow_headers=("*",),
+            expose_headers=("Retry-After",),
+        )
     return Observed(app, inference)
 
 

@@ -10,6 +10,9 @@ import pytest
 from serving_models import write_factor
 from serving_servers import connected, in_thread, received
 
+from keras_tnattn_serving.__main__ import main
+from keras_tnattn_serving.settings import Settings
+
 PREDICT = "/v1/models/double:predict"
 INFER = "/v2/models/double/infer"
 ROWS = b'{"instances": [[1, 2]]}'
@@ -385,3 +388,52 @@ def test_a_body_that_never_comes_ends_the_connection(plain, begun):
     assert answers(data) == [408]
     assert b"connection: close" in data
     assert b"(--deadline-s)" in data
+
+
+def test_scripts_of_other_pages_are_not_let_in_unasked(url):
+    status, headers, _ = ask(url, "GET", "/v2", Origin="https://example.org")
+    assert status == 200
+    assert "Access-Control-Allow-Origin" not in headers
+    asked = {"Origin": "https://example.org", "Access_Control_Request_Method": "POST"}
+    assert "Access-Control-Allow-Origin" not in ask(url, "OPTIONS", PREDICT, **asked)[1]
+
+
+@pytest.mark.parametrize("allowed", ["https://example.org", "*"])
+def test_scripts_of_pages_that_are_allowed(plain, allowed):
+    with in_thread(plain, allowed_origins=(allowed, "http://localhost:3000")) as (url, _):
+        preflight = {
+            "Origin": "https://example.org",
+            "Access_Control_Request_Method": "POST",
+            "Access_Control_Request_Headers": "content-type",
+        }
+        status, headers, _ = ask(url, "OPTIONS", PREDICT, **preflight)
+        assert (status, headers["Access-Control-Allow-Origin"]) == (200, allowed)
+        assert "POST" in headers["Access-Control-Allow-Methods"]
+        assert "content-type" in headers["Access-Control-Allow-Headers"].lower()
+        for path, code in (("/v2", 200), ("/nothing", 404), ("/v1/nothing", 400), (INFER, 405)):
+            status, headers, _ = ask(url, "GET", path, Origin="https://example.org")
+            assert (status, headers["Access-Control-Allow-Origin"]) == (code, allowed)
+        with asking(url) as (client, stream):
+            client.sendall(with_length(PREDICT, ROWS, "Origin: https://example.org"))
+            status, headers, _ = answer(stream)
+            assert (status, headers["Access-Control-Allow-Origin"]) == (200, allowed)
+        if allowed == "*":
+            return
+        _, headers, _ = ask(url, "GET", "/v2", Origin="https://example.com")
+        assert "Access-Control-Allow-Origin" not in headers
+        assert "Origin" in headers["Vary"]
+        preflight["Origin"] = "https://example.com"
+        status, headers, _ = ask(url, "OPTIONS", PREDICT, **preflight)
+        assert status == 400
+        assert "Access-Control-Allow-Origin" not in headers
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["example.org", "https://example.org/", "https://", "null", "https://a b", "https://*"],
+)
+def test_an_origin_is_a_scheme_and_a_host(tmp_path, origin, capsys):
+    with pytest.raises(ValueError, match="Received: allowed_origins="):
+        Settings(allowed_origins=(origin,))
+    assert main([str(tmp_path), "--allowed-origins", origin]) == 2
+    assert "https://example.org" in capsys.readouterr().err
