@@ -19,6 +19,7 @@ file is in the folder, too, and can be copied into any project:
 """
 
 import codecs
+import contextlib
 import itertools
 import json
 import os
@@ -33,6 +34,14 @@ from typing import Any
 import numpy as np
 
 FORMAT = 1
+# The characters that separate words besides white space. An apostrophe belongs to its word. The
+# last one is NUL, which Keras' `StringLookup` loses at the end of a word.
+SEPARATORS = r"""[!"#$%&()*+,\-./:;<=>?@\[\\\]^_`{|}~\x00]"""
+# Those of `tf.strings.split`: white space of ASCII.
+BETWEEN_WORDS = rf"(?:[ \t\n\v\f\r]|{SEPARATORS})+"
+# An empty match separates two characters.
+BETWEEN_CHARACTERS = rf"{BETWEEN_WORDS}|"
+_MOST = 1_000_000  # words or tokens of a text
 _STEP = 64  # words by which texts may differ that are computed together
 
 
@@ -147,6 +156,14 @@ class Classifier:
         self.card = content["card"]
         self._by_length = content["by_length"]
         self._model = Model(folder / content["files"]["model"]["name"], threads)
+        self._check_model()
+
+    def _check_model(self) -> None:
+        """Raises a `ValueError` if the model has fewer ids, or another number of classes."""
+        with _tried(self._model):
+            ids = self._pad([[self.words.vocabulary_size - 1]])
+            classes = self.from_ids(ids).shape[1]
+            _check(classes == len(self.class_names), f"{classes}", "class_names", self.class_names)
 
     def __call__(self, texts: str | Sequence[str]) -> Any:
         """Returns the class of a text, or the list of the classes of several."""
@@ -355,6 +372,39 @@ class Translator:
         self._encode, self._step = (
             Model(folder / content["files"][name]["name"], threads) for name in ("encode", "step")
         )
+        self._check_models()
+
+    def _check_models(self) -> None:
+        """Raises a `ValueError` if the models have fewer pieces, or other states."""
+        with _tried(self._encode):
+            source = np.array([[START, len(self.source.vocabulary) - 1, END]], "int32")
+            context, state = self._encoded(source)
+        with _tried(self._step):
+            ids = np.full((1, 1 + _CHUNK), START, "int32")
+            pieces = self._stepped(ids, 0, context, self._longer(state))[0].shape[-1]
+            size = len(self.target.vocabulary)
+            _check(size == pieces, f"{pieces:,} pieces of the target", "size", size)
+
+    def _encoded(self, source: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Returns what all steps of a search read, and the state before the first one."""
+        outputs = self._encode(source=source)
+        count = len(outputs) - len(self._grows)
+        return outputs[:count], outputs[count:]
+
+    def _longer(self, state: list[np.ndarray]) -> list[np.ndarray]:
+        """Returns states with room for `_CHUNK` more ids."""
+        return [_longer(x) if g else x for x, g in zip(state, self._grows, strict=True)]
+
+    def _stepped(
+        self, ids: np.ndarray, position: int, context: list[np.ndarray], state: list[np.ndarray]
+    ) -> list[np.ndarray]:
+        """Returns the logits of the ids at a position, and the new state."""
+        return self._step(
+            ids=ids,
+            position=np.array(position, "int32"),
+            **{f"context_{n:03}": x for n, x in enumerate(context)},
+            **{f"state_{n:03}": x for n, x in enumerate(state)},
+        )
 
     def __call__(self, texts: str | Sequence[str]) -> Any:
         """Returns the translation of a sentence, or the list of those of several."""
@@ -392,9 +442,7 @@ class Translator:
             raise ValueError(
                 f"Expected a beam of 1 to {len(self.target.vocabulary)}. Received: {beams}"
             )
-        outputs = self._encode(source=source)
-        count = len(outputs) - len(self._grows)
-        context, state = outputs[:count], outputs[count:]
+        context, state = self._encoded(source)
         limit = (source != PAD).sum(axis=1) + self._extra_tokens
         best = np.zeros((len(source), beams, int(limit.max(initial=0)) + 1), "int32")
         scores = np.full((len(source), beams), np.inf, "float32")
@@ -405,13 +453,9 @@ class Translator:
         for position in range(best.shape[-1] - 1):
             if position % _CHUNK == 0:
                 ids = np.pad(ids, [(0, 0), (0, 0), (0, _CHUNK)])
-                state = [_longer(x) if g else x for x, g in zip(state, self._grows, strict=True)]
-            logits, *state = self._step(
-                ids=ids[:, :width].reshape(len(rows) * width, -1),
-                position=np.array(position, "int32"),
-                **{f"context_{n:03}": x for n, x in enumerate(context)},
-                **{f"state_{n:03}": x for n, x in enumerate(state)},
-            )
+                state = self._longer(state)
+            flat = ids[:, :width].reshape(len(rows) * width, -1)
+            logits, *state = self._stepped(flat, position, context, state)
             logits = logits.reshape(len(rows), width, -1)
             if width < beams:  # before the first choice all hypotheses are the same
                 logits = np.repeat(logits, beams, axis=1)
@@ -598,6 +642,15 @@ class LanguageModel:
         self._grows = content["grows"]
         files = {name: Model(folder / x["name"], threads) for name, x in content["files"].items()}
         self._prompt, self._step = files["prompt"], files.get("step")
+        self._check_models()
+
+    def _check_models(self) -> None:
+        """Raises a `ValueError` if the models have another number of tokens, or other states."""
+        count = 1 if self.max_length == 1 else 2
+        with _tried(self._step or self._prompt):
+            logits = list(self.logits([self.tokens.size - 1], count))
+            ids = len(logits[0])
+            _check(self.tokens.size == ids, f"{ids:,} ids of tokens", "size", self.tokens.size)
 
     def __call__(self, prompts: str | Sequence[str], **options: Any) -> Any:
         """Returns the continuation of a prompt, or the list of those of several.
@@ -754,6 +807,95 @@ def _draw(
     return int(ids[min(np.sum(sums <= noise * sums[-1]), np.count_nonzero(shares) - 1)])
 
 
+def _check(is_right: bool, expected: str, name: str, value: Any) -> None:
+    if not is_right:
+        raise ValueError(f"Expected {expected}. Received: {name}={value!r:.80}")
+
+
+def _check_choice(content: dict[str, Any], name: str, choices: Sequence[Any]) -> None:
+    expected = f"one of {', '.join(map(repr, choices))}"
+    value = content[name]
+    _check(any(type(x) is type(value) and x == value for x in choices), expected, name, value)
+
+
+def _check_number(content: dict[str, Any], name: str, least: int, most: int) -> None:
+    value = content[name]
+    is_right = type(value) is int and least <= value <= most
+    _check(is_right, f"a whole number of {least:,} to {most:,}", name, value)
+
+
+def _check_list(content: dict[str, Any], name: str, kind: type, least: int = 0) -> None:
+    value = content[name]
+    is_right = type(value) is list and len(value) >= least and all(type(x) is kind for x in value)
+    _check(is_right, f"a list of {kind.__name__}, of {least:,} or more", name, value)
+
+
+def _check_files(content: dict[str, Any], names: Sequence[str]) -> None:
+    """Checks files, of which those named must be there, for lying beside `text.json`."""
+    files = content["files"]
+    _check(set(names) <= set(files), f"files for {' and '.join(names)}", "files", list(files))
+    for file in files.values():
+        name = file["name"]
+        is_right = type(name) is str and name not in ("", "..") and Path(name).name == name
+        _check(is_right, "the name of a file in the folder", "name", name)
+        _check_number(file, "bytes", 0, 2**63)
+    _check(type(content["card"]) is dict, "an object", "card", content["card"])
+
+
+def _check_classifier(content: dict[str, Any]) -> None:
+    _check_files(content, ["model"])
+    _check_list(content, "class_names", str, 1)
+    _check_choice(content, "by_length", [False, True])
+    words = content["words"]
+    _check_list(words, "vocabulary", str)
+    _check_choice(words, "between", [BETWEEN_WORDS, BETWEEN_CHARACTERS])
+    _check_number(words, "max_words", 1, _MOST)
+
+
+def _check_translator(content: dict[str, Any]) -> None:
+    _check_files(content, ["encode", "step"])
+    for pieces in (content["source"], content["target"]):
+        _check_list(pieces, "vocabulary", str, END + 1)
+        _check_choice(pieces, "kind", ["joined", "bert"])
+        _check_choice(pieces, "case", ["keep", "lower", "turkish"])
+        _check_choice(pieces, "keep_accents", [False, True])
+        forms = ["NFC", "NFKC"] if pieces["kind"] == "joined" else ["NFD", "as given"]
+        _check_choice(pieces, "form", forms)
+    _check_number(content, "beam_size", 1, len(content["target"]["vocabulary"]))
+    _check_number(content, "extra_tokens", 0, _MOST // 10)
+    penalty = content["length_penalty"]
+    is_right = type(penalty) in (int, float) and 0 <= penalty < 1000
+    _check(is_right, "a number of 0 to 1,000", "length_penalty", penalty)
+    _check_list(content, "grows", bool)
+
+
+def _check_language_model(content: dict[str, Any]) -> None:
+    _check_files(content, ["prompt"])
+    tokens = content["tokens"]
+    _check_choice(tokens, "kind", ["characters", "bytes", "pieces"])
+    characters = tokens.get("characters", "")
+    _check(type(characters) is str, "a text", "characters", characters)
+    if "merges" in tokens:
+        _check_list(tokens, "merges", str)
+        wrong = [pair for pair in tokens["merges"] if len(pair.split(" ")) != 2]
+        _check(not wrong, "pairs of pieces with a space between", "merges", wrong)
+    if content["max_length"] is not None:
+        _check_number(content, "max_length", 1, _MOST)
+    _check_list(content, "grows", bool)
+
+
+@contextlib.contextmanager
+def _tried(model: Model) -> Iterator[None]:
+    """Names the file of a model that fails on what `text.json` says that it takes."""
+    try:
+        yield
+    except Exception as error:  # the runtimes have errors of several classes
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(
+            f"{model.path} does not compute what text.json describes: {reason}"
+        ) from error
+
+
 def load(folder: str | os.PathLike, threads: int | None = None) -> Any:
     """Loads a `Classifier`, a `Translator` or a `LanguageModel`.
 
@@ -764,7 +906,8 @@ def load(folder: str | os.PathLike, threads: int | None = None) -> Any:
     Raises:
         FileNotFoundError: If there is no such folder, or a file is missing.
         ImportError: If the runtime is not installed.
-        ValueError: If a file is of another version, incomplete, or cannot be read.
+        ValueError: If a file is of another version, incomplete, or cannot be read, or the model
+            computes something else than `text.json` describes.
 
     Example:
         ```python notest
@@ -781,18 +924,23 @@ def load(folder: str | os.PathLike, threads: int | None = None) -> Any:
     try:
         content = json.loads(path.read_text("utf-8"))
         version = content["format"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _unreadable(path, error) from error
     if version != FORMAT:
         raise ValueError(
             f"Expected {path} of version {FORMAT}. Received: version {version}. Use the reader.py "
             "that is in the folder, or export the model again"
         )
-    tasks = {"classify": Classifier, "translate": Translator, "language": LanguageModel}
+    tasks: dict[str, tuple[Callable, Callable]] = {
+        "classify": (Classifier, _check_classifier),
+        "translate": (Translator, _check_translator),
+        "language": (LanguageModel, _check_language_model),
+    }
     try:
-        task = tasks[content["task"]]
+        task, check = tasks[content["task"]]
+        check(content)
         sizes = {folder / file["name"]: file["bytes"] for file in content["files"].values()}
-    except (KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unreadable(path, error) from error
     for file, expected in sizes.items():
         size = file.stat().st_size

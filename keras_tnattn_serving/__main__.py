@@ -51,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             access_log=options.access_log == "json",
             log_texts=options.log_texts,
             allowed_hosts=tuple(options.allowed_hosts or _default_hosts(options.host)),
+            allowed_origins=tuple(options.allowed_origins),
             engine=options.engine,
         )
         check_installed(settings.engine)
@@ -158,6 +159,14 @@ def _parser(settings: type, shows_all: bool) -> argparse.ArgumentParser:
         metavar="NAME",
         help="the names in the header Host that are answered: * stands for any, local for IP "
         "addresses and names without a dot (default: local with a --host of this machine, else *)",
+    )
+    parser.add_argument(
+        "--allowed-origins",
+        nargs="+",
+        default=(),
+        metavar="ORIGIN",
+        help="the web pages on other hosts whose scripts may ask (CORS): such as "
+        "https://example.org; * stands for any (default: none)",
     )
     parser.add_argument(
         "--access-log",

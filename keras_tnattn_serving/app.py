@@ -10,12 +10,12 @@ from typing import Any
 
 import anyio
 from fastapi import FastAPI, Request, Response
+from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Match, Route
 
 from keras_tnattn_serving import open_inference, tensorflow_serving
 from keras_tnattn_serving.batching import Batcher
@@ -72,7 +72,7 @@ def create_app(saved_models: str | os.PathLike, settings: Settings | None = None
     generation = Generation(inference)
 
     @contextlib.asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         stopped = threading.Event()
         # A daemon, so that a version that is still loading does not delay the process's exit.
         threading.Thread(
@@ -86,14 +86,22 @@ def create_app(saved_models: str | os.PathLike, settings: Settings | None = None
         generation.close()
         await anyio.to_thread.run_sync(inference.close)
 
-    routes = [*open_inference.refusing_routes(), Mount("/", _pages(inference))]
-    whole = Starlette(routes=routes, exception_handlers=_HANDLERS, lifespan=lifespan)
     inferring = [
         *tensorflow_serving.inference_routes(inference),
         *open_inference.inference_routes(inference),
         *generation.routes(),
     ]
-    return Observed(Shortcut(whole, inferring, _HANDLERS), inference)
+    pages = _pages(inference, lifespan)
+    app: Any = Shortcut(Methods(pages, pages.routes, inferring), inferring, _HANDLERS)
+    if settings.allowed_origins:
+        app = CORSMiddleware(
+            app,
+            allow_origins=settings.allowed_origins,
+            allow_methods=("GET", "HEAD", "POST"),
+            allow_headers=("*",),
+            expose_headers=("Retry-After",),
+        )
+    return Observed(app, inference)
 
 
 async def _request_error(request: Request, error: RequestError) -> Response:
@@ -120,10 +128,16 @@ _HANDLERS: Any = {
 }
 
 
-def _pages(inference: Inference) -> FastAPI:
+def _pages(inference: Inference, lifespan: Any) -> FastAPI:
     """Returns what answers requests that compute nothing: descriptions, metrics, the page."""
-    # FastAPI's documentation pages are off because they load scripts from another host.
-    app = FastAPI(title="keras_tnattn", docs_url=None, redoc_url=None, exception_handlers=_HANDLERS)
+    app = FastAPI(
+        title="keras_tnattn",
+        # The documentation pages load scripts from another host.
+        docs_url=None,
+        redoc_url=None,
+        exception_handlers=_HANDLERS,
+        lifespan=lifespan,
+    )
     app.include_router(open_inference.routes(inference))
     app.include_router(tensorflow_serving.routes(inference))
 
@@ -184,6 +198,53 @@ class Shortcut:
                 handler = self._handlers[Exception]
             response = await handler(request, error)
         await response(request.scope, request.receive, send)
+
+
+class Methods:
+    """An ASGI application that takes of each path the methods that it has.
+
+    HEAD is answered as GET is, and OPTIONS with the methods.
+
+    Args:
+        app: What answers the others.
+        describing: The routes that take GET.
+        inferring: The routes that take POST.
+    """
+
+    def __init__(
+        self, app: Any, describing: Sequence[BaseRoute], inferring: Sequence[Route]
+    ) -> None:
+        self._app, self._describing, self._inferring = app, describing, inferring
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Handles one connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        method, path, methods = scope["method"], scope["path"], self._methods(scope)
+        allow = {"Allow": ", ".join(methods)}
+        if methods and method == "OPTIONS":
+            await Response(status_code=204, headers=allow)(scope, receive, send)
+        elif path.startswith("/v1/") and method not in methods:
+            await tensorflow_serving.malformed(method, path)(scope, receive, send)
+        elif methods and method not in methods:
+            refusal = json_response({"error": "Method Not Allowed"}, 405, allow)
+            await refusal(scope, receive, send)
+        else:
+            if method == "HEAD":  # the connection leaves out the body
+                scope = {**scope, "method": "GET"}
+            await self._app(scope, receive, send)
+
+    def _methods(self, scope: Any) -> list[str]:
+        """Returns the methods of a path; none if there is no such path."""
+        if scope["path"] == "*":  # the server as a whole
+            return ["GET", "HEAD", "OPTIONS", "POST"]
+        if any(route.path_regex.match(scope["path"]) for route in self._inferring):
+            return ["OPTIONS", "POST"]
+        asked = {**scope, "method": "GET"}
+        if any(route.matches(asked)[0] is Match.FULL for route in self._describing):
+            return ["GET", "HEAD", "OPTIONS"]
+        return []
 
 
 def _watch(inference: Inference, seconds: float, stopped: threading.Event) -> None:

@@ -39,7 +39,9 @@ async def read_body(request: Request, limit: int, seconds: float) -> bytes:
                     break
     except TimeoutError as error:
         raise RequestError(
-            f"The body did not arrive within {seconds:g} s (--deadline-s)", 408
+            f"The body did not arrive within {seconds:g} s (--deadline-s)",
+            408,
+            {"Connection": "close"},
         ) from error
     if max(received, size) > limit:
         raise too_large(f"a body of {max(received, size)} bytes or more", limit, "--max-body")

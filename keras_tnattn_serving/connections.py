@@ -8,6 +8,7 @@ import time
 from http import HTTPStatus
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from keras_tnattn_serving.responses import json_response
@@ -20,7 +21,8 @@ class Connection(HttpToolsProtocol):
     """A connection whose requests arrive in bounded size and time.
 
     uvicorn with httptools limits neither the size of a head nor the time that it takes, and waits
-    without end for a client that does not read its answer.
+    without end for a client that does not read its answer. It loses the body of a request that
+    asks for another protocol, and the answers to those before one that cannot be read.
     """
 
     def __init__(self, *arguments: Any, settings: Settings, **options: Any) -> None:
@@ -30,6 +32,8 @@ class Connection(HttpToolsProtocol):
         self._in_head = True  # waits for a head, or for the rest of one
         self._heads = 0  # heads that have arrived
         self._head_bytes = self._header_bytes = 0
+        self._plain_head = b""  # that of a request which asks for another protocol, without that
+        self._refusal: bytes | None = None  # the last answer; what arrives after it is not read
         self._cycles: collections.deque[Any] = collections.deque()  # of requests not answered yet
         self._timer: asyncio.TimerHandle | None = None
         self._unsent = math.inf
@@ -60,14 +64,35 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parses what has arrived, and refuses a head that goes on too long."""
+        if self._refusal is not None:
+            return
         in_head, heads = self._in_head, self._heads
-        super().data_received(data)
-        if in_head and self._heads == heads and not self.transport.is_closing():
+        self._unset_keepalive_if_required()
+        try:
+            self._parse(data)
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+        if self._refusal is not None or self.transport.is_closing():
+            return
+        if in_head and self._heads == heads:
             self._head_bytes += len(data)
             if self._head_bytes > self._settings.max_head:
                 self._refuse_head()
             elif not self._timer:  # empty lines, with which no head begins
                 self._start_timer(self._settings.head_s)
+
+    def _parse(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while len(rest):
+            try:
+                self.parser.feed_data(rest)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                # The parser leaves the rest to the other protocol, which is not spoken here.
+                (read,) = upgrade.args
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.feed_data(self._plain_head)
+                rest = rest[read:]
 
     def on_message_begin(self) -> None:
         """A head begins."""
@@ -81,18 +106,24 @@ class Connection(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header, of the head or, of a body in chunks, of the end."""
+        """A header, of the head or, of a body in chunks, of the end, which is dropped."""
         self._count(len(name) + len(value) + 4)
-        super().on_header(name, value)
+        if self._in_head:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Starts to answer, or refuses a connection too many."""
+        if self.parser.should_upgrade():
+            self._plain_head = self._head_without_upgrade()
+            return
         self._stop_timer()
-        self._in_head, self._head_bytes = False, 0
-        self._heads += 1
         if self._too_many:
             self.app = self._refuse_connection
+        if self.parser.get_http_version() == "1.0":
+            self.expect_100_continue = False  # of which HTTP/1.0 knows nothing
         super().on_headers_complete()
+        self._in_head, self._head_bytes = False, 0
+        self._heads += 1
         while self._cycles and self._cycles[0].response_complete:
             self._cycles.popleft()
         cycle = self.cycle
@@ -101,10 +132,13 @@ class Connection(HttpToolsProtocol):
         scope["extensions"] = {
             "disconnected": lambda: cycle.disconnected,
             "arrived": lambda: _whole(cycle),
+            "withheld": lambda: cycle.waiting_for_100_continue and cycle.more_body,
         }
 
     def on_message_complete(self) -> None:
         """Waits for the next head."""
+        if self.parser.should_upgrade():
+            return
         self._stop_timer()
         self._in_head = True
         super().on_message_complete()
@@ -116,6 +150,8 @@ class Connection(HttpToolsProtocol):
         super().on_response_complete()
         if self.transport.is_closing():
             self._start_timer(self._settings.keep_alive_s)
+        elif self._refusal is not None:
+            self._refuse_after_others()
         elif not self._in_head:  # the rest of the body is dropped
             self._start_timer(self._settings.head_s)
 
@@ -185,17 +221,43 @@ class Connection(HttpToolsProtocol):
         self._refuse(431, f"Expected a head of at most {limit} bytes (--max-head)")
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answers before there is a request, and closes the connection."""
-        # An answer to an earlier request of this connection must not be mistaken for this one.
-        if self.cycle is None or self.cycle.response_complete:
-            body = json.dumps({"error": message}).encode()
-            phrase = HTTPStatus(status).phrase
-            self.transport.write(
-                f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/json\r\n"
-                f"content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode()
-                + body
-            )
-        self.transport.close()
+        """Answers what is no request, after all requests before it, and closes the connection."""
+        self._stop_timer()
+        body = json.dumps({"error": message}).encode()
+        phrase = HTTPStatus(status).phrase
+        self._refusal = (
+            f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode()
+            + body
+        )
+        if not self._in_head:
+            self._give_up_request()
+        self._in_head, self._head_bytes = True, 0
+        self._refuse_after_others()
+
+    def _give_up_request(self) -> None:
+        """Drops the last request, whose body cannot be read; if it is answered, nothing more is."""
+        if self.cycle.response_started:
+            self._refusal = b""
+            return
+        self._cycles.remove(self.cycle)
+        self.pipeline = collections.deque(x for x in self.pipeline if x[0] is not self.cycle)
+        self.cycle.disconnected = True
+        self.cycle.message_event.set()
+
+    def _refuse_after_others(self) -> None:
+        if self._refusal is not None and all(cycle.response_complete for cycle in self._cycles):
+            self.transport.write(self._refusal)
+            self.transport.close()
+            self._start_timer(self._settings.keep_alive_s)
+
+    def _head_without_upgrade(self) -> bytes:
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            raise ValueError("no proxy")  # httptools makes a parser's error of it
+        start = b"%b %b HTTP/%b" % (method, self.url, self.parser.get_http_version().encode())
+        others = [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
+        return b"\r\n".join([start, *others, b"", b""])
 
     async def _refuse_connection(self, scope: Any, receive: Any, send: Any) -> None:
         limit = self._settings.max_connections

@@ -76,12 +76,12 @@ class Generation:
         """Answers with server-sent events, one for each token as soon as it is chosen."""
         head, texts = await self._begun(request)
         # The first token before the head of the answer, so that its errors have their status.
-        first = await anext(texts, None)
+        first = await anext(texts, "")
 
         async def events() -> AsyncIterator[str]:
             try:
-                if first is not None:
-                    yield _event({**head, "text_output": first})
+                # Also of a text that ends at once, because clients wait for an event.
+                yield _event({**head, "text_output": first})
                 async for text in texts:
                     yield _event({**head, "text_output": text})
             except ClientDisconnect:

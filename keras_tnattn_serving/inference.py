@@ -150,6 +150,8 @@ class Inference:
             message = f'Serving signature name: "{name}" not found in signature def'
             if version.servable.language_model is not None:
                 message += ". A language model answers POST /v2/models/NAME/generate"
+            elif signatures:
+                message += f". The model has {', '.join(sorted(signatures))}"
             raise RequestError(message)
         signatures[name].check_dtypes()
         return signatures[name]

@@ -1,12 +1,16 @@
 """What holds for each request, whatever its route."""
 
 import ipaddress
+import re
 import time
 from typing import Any
 
 from keras_tnattn_serving.errors import RequestError
 from keras_tnattn_serving.inference import Inference
 from keras_tnattn_serving.responses import json_response
+
+# An IPv6 address or a name, and a port (RFC 9110, 7.2).
+_HOST = re.compile(r"(\[[\w:.%-]+\]|[\w.~!$&'()*+,;=%-]*)(:[0-9]*)?", re.ASCII)
 
 
 class Observed:
@@ -30,12 +34,14 @@ class Observed:
             "status": 499,  # nginx's status for a client that hung up
         }
         scope["record"] = record
+        withheld = scope.get("extensions", {}).get("withheld", lambda: False)
 
         async def observed_send(message: Any) -> None:
             if message["type"] == "http.response.start":
                 record["status"] = message["status"]
                 headers = [*message["headers"], (b"x-content-type-options", b"nosniff")]
-                if self.inference.draining:
+                # After an answer without `100 Continue` a body may follow or not.
+                if self.inference.draining or withheld():
                     headers.append((b"connection", b"close"))
                 message = {**message, "headers": headers}
             await send(message)
@@ -53,12 +59,16 @@ class Observed:
             monitoring.request(record, time.perf_counter() - began)
 
     def _check_host(self, scope: Any) -> None:
-        """Refuses a foreign `Host`: a web site whose name leads here would be of one origin."""
-        if "*" in self._hosts:
-            return
-        host = next((value for name, value in scope["headers"] if name == b"host"), b"")
-        name = _without_port(host.decode("latin-1").lower())
-        if name not in self._hosts and not ("local" in self._hosts and _local(name)):
+        """Refuses no or two `Host`s, and foreign ones: the name of a web site may lead here."""
+        hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        if not hosts and scope["http_version"] == "1.0":
+            hosts = [""]
+        if len(hosts) != 1 or not _HOST.fullmatch(hosts[0]):
+            shown = ", ".join(repr(host[:100]) for host in hosts[:3]) or "none"
+            raise RequestError(f"Expected one Host, as NAME or NAME:PORT. Received: {shown}")
+        name = _without_port(hosts[0].lower())
+        allowed = {"*", name} & self._hosts or ("local" in self._hosts and _local(name))
+        if not allowed:
             raise RequestError(
                 f"Expected a Host that --allowed-hosts names. Received: {name[:100]!r}", 421
             )

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import orjson
 from fastapi import APIRouter, Request, Response
-from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from keras_tnattn_runtime import __version__
@@ -103,15 +102,6 @@ def inference_routes(inference: Inference) -> list[Route]:
         return await inference.answer(chosen, _answer_body, head, signature)
 
     return [Route(path, infer, methods=["POST"]) for path in _INFER]
-
-
-def refusing_routes() -> list[Route]:
-    """Returns the routes of inference with other methods than POST."""
-
-    async def refuse(request: Request) -> Response:
-        raise HTTPException(405, "Method Not Allowed", {"Allow": "POST"})
-
-    return [Route(path, refuse, methods=["GET", "PUT", "PATCH", "DELETE"]) for path in _INFER]
 
 
 def _answer_body(

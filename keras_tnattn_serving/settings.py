@@ -2,9 +2,11 @@
 
 import dataclasses
 import math
+import re
 from typing import Any
 
 ENGINES = ("auto", "tensorflow", "onnxruntime", "litert")
+_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/?#@*\s]+")
 
 
 def _limit(default: Any, text: str) -> Any:
@@ -64,6 +66,8 @@ class Settings:
     )
     # "*" is any name, "local" IP addresses and names without a dot, to which no web site leads.
     allowed_hosts: tuple[str, ...] = ("*",)
+    # Of the web pages whose scripts may ask: "https://example.org"; "*" is any.
+    allowed_origins: tuple[str, ...] = ()
     access_log: bool = False
     log_texts: bool = False
 
@@ -78,6 +82,12 @@ class Settings:
                 raise ValueError(f"Expected a positive int. Received: {name}={value!r}")
         if self.engine not in ENGINES:
             raise ValueError(f"Expected one of {ENGINES}. Received: engine={self.engine!r}")
+        for origin in self.allowed_origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise ValueError(
+                    "Expected origins such as https://example.org or http://localhost:3000, "
+                    f"without a path, or * for any. Received: allowed_origins={origin!r}"
+                )
         for name in ("batch_wait_ms", "drain_s", "stop_s"):
             value = getattr(self, name)
             if not 0 <= value < math.inf:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
+from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.routing import Route
 
 from keras_tnattn_serving import answers
@@ -19,8 +20,17 @@ from keras_tnattn_serving.servable import Signature
 from keras_tnattn_serving.tensors import to_array
 
 Arrays = dict[str, np.ndarray]
-_MODEL = "/v1/models/{name}"
-_VERSION = _MODEL + "/versions/{version}"
+
+
+class _BeforeColon(StringConvertor):
+    """A part of a path up to the colon before a method, as in `NAME:predict`."""
+
+    regex = "[^/:]+"
+
+
+register_url_convertor("before_colon", _BeforeColon())
+_MODEL = "/v1/models/{name:before_colon}"
+_VERSION = _MODEL + "/versions/{version:before_colon}"
 
 
 def routes(inference: Inference) -> APIRouter:
@@ -52,8 +62,6 @@ def routes(inference: Inference) -> APIRouter:
     @router.get(_VERSION)
     @router.get(_MODEL)
     async def status(name: str, version: str | None = None) -> dict[str, Any]:
-        if ":" in name:
-            raise RequestError(f"Malformed request: GET /v1/models/{name}")
         versions = repository.versions(name)
         number = _number(version)
         if not versions:
@@ -64,11 +72,12 @@ def routes(inference: Inference) -> APIRouter:
                 raise RequestError(f"Could not find version {number} of model {name}", 404)
         return _status(versions)
 
-    @router.api_route("/v1/{path:path}", methods=["GET", "POST", "PUT", "DELETE", "PATCH"])
-    async def refuse_malformed(request: Request, path: str) -> None:
-        raise RequestError(f"Malformed request: {request.method} /v1/{path}")
-
     return router
+
+
+def malformed(method: str, path: str) -> Response:
+    """Returns the answer for a path that does not exist, or not with this method."""
+    return json_response({"error": f"Malformed request: {method} {path}"}, 400)
 
 
 def inference_routes(inference: Inference) -> list[Route]:

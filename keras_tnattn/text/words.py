@@ -14,14 +14,8 @@ import keras
 import numpy as np
 
 from keras_tnattn.typing import Tensor
+from keras_tnattn_runtime.reader import BETWEEN_CHARACTERS, BETWEEN_WORDS, SEPARATORS
 
-# The characters that separate words besides white space. An apostrophe belongs to its word. The
-# last one is NUL, which Keras' `StringLookup` loses at the end of a word.
-_SEPARATORS = r"""[!"#$%&()*+,\-./:;<=>?@\[\\\]^_`{|}~\x00]"""
-# Those of `tf.strings.split`: white space of ASCII.
-BETWEEN_WORDS = rf"(?:[ \t\n\v\f\r]|{_SEPARATORS})+"
-# An empty match separates two characters.
-BETWEEN_CHARACTERS = rf"{BETWEEN_WORDS}|"
 SPLITS = {"words": BETWEEN_WORDS, "characters": BETWEEN_CHARACTERS}
 _SPECIAL = ["", "[UNK]"]
 
@@ -32,7 +26,7 @@ def lower_and_separate(text: Tensor) -> Tensor:
     import tensorflow as tf
 
     # In this order, because `lower` cuts a string at NUL.
-    return tf.strings.lower(tf.strings.regex_replace(text, _SEPARATORS, " "), encoding="utf-8")
+    return tf.strings.lower(tf.strings.regex_replace(text, SEPARATORS, " "), encoding="utf-8")
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")

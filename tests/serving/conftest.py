@@ -1,3 +1,5 @@
+import threading
+
 import keras
 import pytest
 
@@ -12,3 +14,12 @@ def plain(tmp_path_factory):
     from serving_table import plain_models
 
     return plain_models(tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture
+def gate():
+    """What a model of `serving_models.write_factor` waits for; closed by `clear`."""
+    gate = threading.Event()
+    gate.set()  # loading warms the versions up
+    yield gate
+    gate.set()

@@ -4,36 +4,27 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-import urllib.parse
 
 import pytest
 import tensorflow as tf
 from serving_models import write, write_table
-from serving_servers import ROOT, as_process, get, in_thread, post, wait_for
+from serving_servers import (
+    ROOT,
+    as_process,
+    connected,
+    get,
+    in_thread,
+    post,
+    received,
+    wait_for,
+)
 
 from keras_tnattn_serving.monitoring import Lines
 
 GET = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n"
-
-
-@contextlib.contextmanager
-def connected(url):
-    host, port = urllib.parse.urlsplit(url).netloc.split(":")
-    with socket.create_connection((host, int(port)), timeout=30) as client:
-        yield client
-
-
-def received(client):
-    """Everything until the server closes the connection."""
-    data = b""
-    with contextlib.suppress(ConnectionError):
-        while part := client.recv(65536):
-            data += part
-    return data
 
 
 def live(client):

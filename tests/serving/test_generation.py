@@ -90,6 +90,17 @@ def test_one_event_for_each_token(url, tales):
     ]
 
 
+def test_a_text_that_ends_at_once_has_an_event(served, monkeypatch):
+    url, inference = served
+    with inference.repository.use("tales") as used:
+        model = used.servable.language_model
+    monkeypatch.setattr(model, "stream", lambda *_, **__: iter(()))
+    nothing = {"model_name": "tales", "model_version": "1", "text_output": ""}
+    status, kind, found = events(url, {"text_input": "a"})
+    assert (status, kind, found) == (200, "text/event-stream", [nothing])
+    assert post(f"{url}/generate", {"text_input": "a"}) == (200, nothing)
+
+
 def test_the_first_token_comes_before_the_last_is_computed(served, monkeypatch):
     url, inference = served
     with inference.repository.use("tales") as used:
@@ -138,7 +149,7 @@ def test_bad_requests(url, body, status, message):
 
 def test_other_models_and_methods(url, served):
     assert post(url.replace("tales", "none") + "/generate", {"text_input": ""})[0] == 404
-    assert get(f"{url}/generate")[0] in (404, 405)
+    assert get(f"{url}/generate")[0] == 405
     status, answer = post(url.replace("/v2", "/v1") + ":predict", {"instances": ["a"]})
     assert status == 400
     assert "serving_default" in answer["error"]

@@ -68,14 +68,6 @@ def test_outputs_that_are_not_wanted_do_not_count(tmp_path):
         assert post(f"{url}/v2/models/m/infer", body)[0] == 413
 
 
-@pytest.fixture
-def gate():
-    gate = threading.Event()
-    gate.set()  # loading warms the versions up
-    yield gate
-    gate.set()
-
-
 def test_a_model_that_never_returns_does_not_stop_the_others(tmp_path, gate):
     write(tmp_path / "stuck", 1, 1.0, gate)
     write(tmp_path / "m", 1, 2.0)

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
 
@@ -61,6 +62,23 @@ def as_process(folder, *options, port=0):
     finally:
         process.kill()
         process.communicate()
+
+
+@contextlib.contextmanager
+def connected(url):
+    """Gives a socket that is connected to a server."""
+    host, port = urllib.parse.urlsplit(url).netloc.split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as client:
+        yield client
+
+
+def received(client):
+    """Everything until the server closes the connection."""
+    data = b""
+    with contextlib.suppress(ConnectionError):
+        while part := client.recv(65536):
+            data += part
+    return data
 
 
 def wait_for(condition, seconds=60):

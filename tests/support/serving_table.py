@@ -244,6 +244,12 @@ CASES = [
     ),
     tfs("prediction by GET", "GET /v1/models/double:predict", None, "Malformed request: GET"),
     own("inference by GET", "GET /v2/models/double/infer", None, "Not Allowed", 405),
+    own(
+        "an unknown signature names the others",
+        DOUBLE,
+        signed("explain", [1, 2]),
+        "The model has negative, positive, serving_default",
+    ),
     own("an empty column", BYTES, inputs(), "at least one row"),
     own("invalid UTF-8", DOUBLE, b'{"instances": ["\xff"]}', "JSON Parse error"),
     own("half a surrogate pair", NAMED, b'{"instances": ["\\ud800"]}', "Unicode"),
