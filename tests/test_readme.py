@@ -47,7 +47,3 @@ def test_each_block_chooses_the_backend_that_is_installed_first():
     first = [block for block in BLOCKS if "import keras" in block][:3]
     for block, backend in zip(first, ("jax", "jax", "numpy"), strict=True):
         assert f'os.environ.setdefault("KERAS_BACKEND", "{backend}")' in block
-
-
-def test_it_is_short():
-    assert len(TEXT.split()) <= 900
