@@ -69,7 +69,7 @@ test-studies: $(INSTALLED)
 
 # Runs a study: `make study NAME=rules`; `make study` lists them.
 study: $(INSTALLED)
-	$(RUN) training/reproduce.py $(or $(NAME),--help)
+	$(RUN) -m keras_tnattn_train reproduce $(or $(NAME),--help)
 
 # Runs in a separate environment without TensorFlow.
 test-torch:

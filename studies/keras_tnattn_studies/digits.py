@@ -87,6 +87,6 @@ COMMAND = Command(
     start,
     """\
 example:
-    python training/reproduce.py digits --classifiers tn-rows svm --seeds 0 1 2
+    keras-tnattn reproduce digits --classifiers tn-rows svm --seeds 0 1 2
 """,
 )

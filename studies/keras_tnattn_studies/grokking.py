@@ -116,7 +116,7 @@ COMMAND = Command(
     start,
     """\
 example:
-    KERAS_BACKEND=jax python training/reproduce.py grokking --networks tn --seeds 0 1 2
+    KERAS_BACKEND=jax keras-tnattn reproduce grokking --networks tn --seeds 0 1 2
 Run the same command again to continue an interrupted study, or with more networks or seeds.
 """,
 )

@@ -278,7 +278,7 @@ COMMAND = Command(
     start,
     """\
 example:
-    python training/reproduce.py long-texts --lengths 1024 4096 --models tsa mha --seeds 0 1 2
+    keras-tnattn reproduce long-texts --lengths 1024 4096 --models tsa mha --seeds 0 1 2
 Run the same command again to continue an interrupted study, or with more lengths, models or seeds.
 """,
 )

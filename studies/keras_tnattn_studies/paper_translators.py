@@ -262,7 +262,7 @@ COMMAND = Command(
     start,
     """\
 example, all models, two and a half hours on one core:
-    python training/reproduce.py paper-translators --data-dir DIR
+    keras-tnattn reproduce paper-translators --data-dir DIR
 Run the same command again to continue an interrupted study, or with more models or seeds.
 """,
 )

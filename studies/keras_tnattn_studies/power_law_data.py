@@ -129,6 +129,6 @@ COMMAND = Command(
     start,
     """\
 example:
-    python training/reproduce.py power-law-data --datasets wine --seeds 0 1 2
+    keras-tnattn reproduce power-law-data --datasets wine --seeds 0 1 2
 """,
 )

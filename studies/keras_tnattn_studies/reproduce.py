@@ -1,4 +1,4 @@
-"""The command line of `training/reproduce.py`, built from the studies."""
+"""The command line of `keras-tnattn reproduce`, built from the studies."""
 
 from collections.abc import Sequence
 
@@ -38,4 +38,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "Runs a study: trains many models, and writes tables and pictures; a study that was "
         "interrupted continues."
     )
-    return run_commands("reproduce", text, STUDIES, arguments)
+    return run_commands("keras-tnattn reproduce", text, STUDIES, arguments)

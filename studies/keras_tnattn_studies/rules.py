@@ -78,7 +78,7 @@ COMMAND = Command(
     start,
     """\
 example:
-    python training/reproduce.py rules --steps 1 2 --models tn lstm --seeds 0 1 2
+    keras-tnattn reproduce rules --steps 1 2 --models tn lstm --seeds 0 1 2
 Run the same command again to continue an interrupted study. Several processes
 with the same --run-dir share the runs.
 """,

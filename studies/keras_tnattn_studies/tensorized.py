@@ -298,10 +298,10 @@ COMMAND = Command(
     """\
 examples:
   a part of the tables; all of them take, by our estimate, days on two cores:
-    python training/reproduce.py tensorized --data-dir DIR --settings svm_start --seeds 0 1 2 \\
+    keras-tnattn reproduce tensorized --data-dir DIR --settings svm_start --seeds 0 1 2 \\
         --attentions tsa none
   weights and accuracies against the embedding dimension, as the papers draw them:
-    python training/reproduce.py tensorized --data-dir DIR --settings paper \\
+    keras-tnattn reproduce tensorized --data-dir DIR --settings paper \\
         --attentions tsa tga dpa ada --embedding-dims 4 8 16 32 64 128 --run-dir runs/dimensions
 Run the same command again to continue an interrupted study. Several processes
 with the same --run-dir share the runs; the measured seconds are then longer.

@@ -277,7 +277,7 @@ COMMAND = Command(
     """\
 example, the figures of docs/studies/translators.md, 10 minutes a training on one core (the causal
 ones take about an hour):
-    python training/reproduce.py translators --data-dir DIR --epochs 6 --cooldown-epochs 2 \\
+    keras-tnattn reproduce translators --data-dir DIR --epochs 6 --cooldown-epochs 2 \\
         --warmup-steps 800 --seeds 0 1 --models sdpa plga-small
 Run the same command again to continue an interrupted study, or with more models or seeds.
 """,

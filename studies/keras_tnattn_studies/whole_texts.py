@@ -122,7 +122,7 @@ COMMAND = Command(
     start,
     """\
 example:
-    python training/reproduce.py whole-texts --data-dir DIR --datasets ohsumed --seeds 0 1 2
+    keras-tnattn reproduce whole-texts --data-dir DIR --datasets ohsumed --seeds 0 1 2
 Run the same command again to continue an interrupted study.
 """,
 )

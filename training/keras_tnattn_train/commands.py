@@ -22,7 +22,6 @@ from keras_tnattn_train.options.options import (
     RunConfig,
     option,
 )
-from keras_tnattn_train.options.program import program
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.processes.devices import Layouts, check_one_process, join, use_devices
 from keras_tnattn_train.runs.finishing import export_note
@@ -97,21 +96,21 @@ def loader(module: str, name: str) -> Callable[[Path], Any]:
 
 
 def app_of(
-    script: str,
+    words: str,
     text: str,
     commands: Sequence[Command],
     others: Mapping[str, str] | None = None,
     shows_all: bool = False,
 ) -> cyclopts.App:
-    """Returns a program with commands."""
-    app = new_app(script, text)
+    """Returns a program with commands, which the user calls with `words` and their names."""
+    app = new_app(words, text)
     for command in commands:
         first = () if shows_all else command.first
         app.command(
             function_of(command.options, command.run, first),
             name=command.name,
             help=f"{command.summary}.\n\n{command.description}",
-            help_epilogue=epilogue(f"{program(script)} {command.name}", command.examples, first),
+            help_epilogue=epilogue(f"{words} {command.name}", command.examples, first),
         )
     for name, summary in (others or {}).items():
         app.command(lambda: None, name=name, help=f"{summary}.")
@@ -119,7 +118,7 @@ def app_of(
 
 
 def run_commands(
-    script: str,
+    words: str,
     text: str,
     commands: Sequence[Command],
     arguments: Sequence[str] | None,
@@ -127,7 +126,7 @@ def run_commands(
 ) -> int:
     """Runs a program with commands."""
     shows_all = HELP_ALL in (sys.argv[1:] if arguments is None else arguments)
-    return run(app_of(script, text, commands, others, shows_all), arguments)
+    return run(app_of(words, text, commands, others, shows_all), arguments)
 
 
 def run_demo(demo: Callable[[], None]) -> int:

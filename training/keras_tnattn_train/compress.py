@@ -1,4 +1,4 @@
-"""The command line `python training/compress.py`, or `python -m training.compress`."""
+"""The command line `keras-tnattn compress`."""
 
 import contextlib
 import dataclasses
@@ -37,13 +37,13 @@ TEXT = (
 EXAMPLES = """\
 examples:
   make a classifier's run 8 times smaller, and export it from text to labels:
-    python training/compress.py runs/reuters-none-0 --target 8 --export saved_model
+    keras-tnattn compress runs/reuters-none-0 --target 8 --export saved_model
   find the smallest model with another top class for at most 1 % of new texts:
-    python training/compress.py runs/reuters-none-0 --max-flips 0.01
+    keras-tnattn compress runs/reuters-none-0 --max-flips 0.01
   make any Keras model 4 times smaller, with ranks chosen on your own inputs:
-    python training/compress.py model.keras --data inputs.npy --target 4
+    keras-tnattn compress model.keras --data inputs.npy --target 4
   find the smallest ONNX file that loses at most 0.005 of accuracy on a table:
-    python training/compress.py model.h5 --data rows.csv --label-column class \\
+    keras-tnattn compress model.h5 --data rows.csv --label-column class \\
         --max-drop 0.005 --export onnx
 """
 
@@ -59,7 +59,7 @@ FILES = {"onnx": "model.onnx", "litert": "model.tflite", "openvino": "model.xml"
 
 
 class CompressOptions(Options):
-    """The options of `training/compress.py`."""
+    """The options of `keras-tnattn compress`."""
 
     model: str = argument(
         "the folder of a run; a .keras or .h5 file; a .weights.h5 file with the model's config as "

@@ -1,4 +1,4 @@
-"""The command line: `python training/predict.py RUN_OR_SAVED_MODEL`, or `-m training.predict`."""
+"""The command line `keras-tnattn predict RUN_OR_SAVED_MODEL`."""
 
 import contextlib
 import csv
@@ -31,22 +31,22 @@ BATCHES = 32  # that are read and sorted by length together
 EXAMPLES = """\
 examples:
   predict with a model that comes with the package:
-    python training/predict.py docstrings "Draws a line." --format lines
-    python training/predict.py dates-and-names "16:52 e 17 de dezembro de 1963" --format lines
+    keras-tnattn predict docstrings "Draws a line." --format lines
+    keras-tnattn predict dates-and-names "16:52 e 17 de dezembro de 1963" --format lines
   predict for sentences on the command line, with an exported model or with a run:
-    python training/predict.py saved_models/docstrings "Draws a line." "Fits the classifier."
-    python training/predict.py runs/mine "uma frase" --format lines
+    keras-tnattn predict saved_models/docstrings "Draws a line." "Fits the classifier."
+    keras-tnattn predict runs/mine "uma frase" --format lines
   read a text file with one sentence per line, and write JSON lines:
-    python training/predict.py runs/mine --input sentences.txt --format jsonl \\
+    keras-tnattn predict runs/mine --input sentences.txt --format jsonl \\
         --output predictions.jsonl
   read a column of a table, compressed or not, and write the probability of every class:
-    python training/predict.py runs/mine --input reviews.csv.gz --column review \\
+    keras-tnattn predict runs/mine --input reviews.csv.gz --column review \\
         --output labels.csv
   classify pictures, or nodes of the graph that a run was trained on:
-    python training/predict.py runs/pictures new/1.png new/2.png
-    python training/predict.py runs/graph --input names.txt
+    keras-tnattn predict runs/pictures new/1.png new/2.png
+    keras-tnattn predict runs/graph --input names.txt
   read the standard input, and write the three best of four hypotheses:
-    cat sentences.txt | python training/predict.py runs/pt-en --beam 4 --n-best 3
+    cat sentences.txt | keras-tnattn predict runs/pt-en --beam 4 --n-best 3
 exit status: 0; 1 if there were bad rows (empty or unreadable), which are left out and reported
 with their numbers (--format lines writes an empty line for each); 2 for invalid input; 130 if
 interrupted; 141 if the output is closed, as by head. Row 1 of a table is its header.
@@ -54,7 +54,7 @@ interrupted; 141 if the output is closed, as by head. Row 1 of a table is its he
 
 
 class PredictOptions(Options):
-    """The options of `training/predict.py`."""
+    """The options of `keras-tnattn predict`."""
 
     model: str = option(
         ...,

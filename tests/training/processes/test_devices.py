@@ -55,7 +55,7 @@ def run_all(*commands, devices=4):
 
 
 def launched(*arguments, processes=2):
-    return on_jax(["-m", "training.launch", "-n", str(processes), "--", *arguments])
+    return on_jax(["-m", "keras_tnattn_train", "launch", "-n", str(processes), "--", *arguments])
 
 
 def finished(process, timeout=600):

@@ -22,7 +22,7 @@ from keras_tnattn_train.translate.config import TranslateConfig
 def test_the_command_trains_the_same_again(command, config, words):
     results = {"test_accuracy": 0.5, "seconds": 3, "parameters": 7, "rows": {"train": 2}}
     card = describe(config, {"name": "mine"}, results)
-    assert card["command"].startswith(f"python training/train.py {command} ")
+    assert card["command"].startswith(f"keras-tnattn {command} ")
     assert words in card["command"]
     assert shlex.split(card["command"]).count("--export") == 1
     assert card["scores"] == {"test_accuracy": 0.5}
@@ -58,7 +58,7 @@ def test_the_command_trains_the_same_again(command, config, words):
 def test_the_command_names_what_the_other_options_do_not_decide(config, words):
     command = "classify" if isinstance(config, ClassifyConfig) else "translate"
     described = describe(config, {}, {})["command"]
-    expected = ["python", "training/train.py", command, *words.split(), "--export"]
+    expected = ["keras-tnattn", command, *words.split(), "--export"]
     assert shlex.split(described) == expected
 
 

@@ -163,7 +163,7 @@ COMMAND = Command(
     start,
     """\
 example:
-    python training/train.py compare --dataset reuters --attentions tsa dpa ada --seeds 0 1 2
+    keras-tnattn compare --dataset reuters --attentions tsa dpa ada --seeds 0 1 2
 Run the same command again to continue an interrupted comparison.
 """,
     first=(

@@ -24,8 +24,8 @@ LARGEST_CONFUSION = 12  # classes of a table of confusions that is printed
 EXAMPLES = """\
 examples:
   measure a classifier on its test part, and its compressed model on a table of other texts:
-    python training/evaluate.py runs/reuters-tsa-0
-    python training/evaluate.py runs/reuters-tsa-0/compressed --dataset new.csv
+    keras-tnattn evaluate runs/reuters-tsa-0
+    keras-tnattn evaluate runs/reuters-tsa-0/compressed --dataset new.csv
 """
 
 

@@ -23,8 +23,8 @@ DRAWN_WORDS = 60  # of a picture
 EXAMPLES = """\
 examples:
   show what a classifier, and its compressed model, attend to:
-    python training/explain.py runs/reuters-tsa-0 "Oil prices rose after the meeting."
-    python training/explain.py runs/reuters-tsa-0/compressed "Oil prices rose." --out oil
+    keras-tnattn explain runs/reuters-tsa-0 "Oil prices rose after the meeting."
+    keras-tnattn explain runs/reuters-tsa-0/compressed "Oil prices rose." --out oil
 """
 
 

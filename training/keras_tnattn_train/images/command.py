@@ -39,16 +39,16 @@ COMMAND = training_command(
     """\
 examples:
   classify scikit-learn's digits; no network needed:
-    python training/train.py images
+    keras-tnattn images
   classify the digits by attention to their rows, and to patches of 2 by 2 pixels:
-    python training/train.py images --attention tn
-    python training/train.py images --attention plga --patch-size 2
+    keras-tnattn images --attention tn
+    keras-tnattn images --attention plga --patch-size 2
   classify your own pictures, in a folder with one subfolder for each class, and then others:
-    python training/train.py images --dataset pictures --image-size 28 --name mine
-    python training/predict.py runs/mine new/1.png new/2.png
+    keras-tnattn images --dataset pictures --image-size 28 --name mine
+    keras-tnattn predict runs/mine new/1.png new/2.png
   classify MNIST from Keras' loader or from DIR/mnist.npz:
-    python training/train.py images --dataset mnist
-    python training/train.py images --dataset mnist --data-dir DIR
+    keras-tnattn images --dataset mnist
+    keras-tnattn images --dataset mnist --data-dir DIR
 """,
     predicting=loader("keras_tnattn_train.images.loading", "ImagesRun"),
     columns=("path", "image", "file"),

@@ -1,4 +1,4 @@
-"""The command line: `training/generate.py RUN "prompt"`."""
+"""The command line `keras-tnattn generate RUN "prompt"`."""
 
 import itertools
 import sys
@@ -15,15 +15,15 @@ from keras_tnattn_train.processes.backend import start_backend
 EXAMPLES = """\
 examples:
   continue a text with the most probable characters:
-    python training/generate.py runs/language-sdpa-0 "Returns the "
+    keras-tnattn generate runs/language-sdpa-0 "Returns the "
   sample, twice as long, and stop at the end of a line:
-    python training/generate.py runs/language-sdpa-0 "Returns the " --max-tokens 100 \\
+    keras-tnattn generate runs/language-sdpa-0 "Returns the " --max-tokens 100 \\
         --temperature 0.8 --top-p 0.9 --seed 1 --stop $'\\n'
 """
 
 
 class GenerateOptions(Options):
-    """The options of `training/generate.py`."""
+    """The options of `keras-tnattn generate`."""
 
     model: str = argument(
         "the folder of a finished run of language, or of an exported language model"

@@ -49,9 +49,9 @@ COMMAND = training_command(
     """\
 examples:
   train the paper's graph attention network on the citation graph in DIR/cora:
-    python training/train.py nodes --dataset cora --data-dir DIR
+    keras-tnattn nodes --dataset cora --data-dir DIR
   train graph convolutions on your own graph, a folder with nodes.csv and edges.csv:
-    python training/train.py nodes --dataset mine --layer gcn
+    keras-tnattn nodes --dataset mine --layer gcn
 """,
     several_devices=False,
     predicting=loader("keras_tnattn_train.nodes.loading", "NodesRun"),

@@ -112,6 +112,6 @@ COMMAND = Command(
     start,
     """\
 example:
-    python training/train.py compare-nodes --dataset cora --data-dir DIR --layers gat --seeds 0 1 2
+    keras-tnattn compare-nodes --dataset cora --data-dir DIR --layers gat --seeds 0 1 2
 """,
 )

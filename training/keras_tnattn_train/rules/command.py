@@ -25,9 +25,9 @@ COMMAND = training_command(
     """\
 examples:
   learn rule 30:
-    python training/train.py rules --rule 30
+    keras-tnattn rules --rule 30
   learn two steps at once, with zeros beyond the ends of the row, and export the network:
-    python training/train.py rules --rule 110 --steps 2 --boundary fixed --export
+    keras-tnattn rules --rule 110 --steps 2 --boundary fixed --export
 """,
     first=("resume", "rule", "steps", "boundary", "model", "epochs", "seed", "export", "name"),
 )

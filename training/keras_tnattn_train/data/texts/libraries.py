@@ -106,7 +106,7 @@ def load_tfds_pairs(
 def load_from_library(
     dataset: str,
     load: Callable,
-    alternative: str = "try python training/train.py classify with --dataset docstrings",
+    alternative: str = "try keras-tnattn classify with --dataset docstrings",
 ) -> Any:
     """Returns what `load` returns, and reports any of its errors as an `InputError`."""
     try:
