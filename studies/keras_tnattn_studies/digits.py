@@ -4,14 +4,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from keras_tnattn_studies.many import finish_all
+from keras_tnattn_studies.measuring import Columns, Measurements, measure_missing
 from keras_tnattn_train.commands import Command
 from keras_tnattn_train.data.images import load_images
 from keras_tnattn_train.images.config import ImagesConfig
 from keras_tnattn_train.options.options import RUN, Options, Seeds, option
 from keras_tnattn_train.processes.backend import start_backend
-from keras_tnattn_train.runs.many import finish_all, save_text
-from keras_tnattn_train.runs.measuring import measure_missing
-from keras_tnattn_train.system.files import Columns, Measurements
+from keras_tnattn_train.system.files import save_text
 
 # The tensor networks, by their options of `images`.
 NETWORKS: dict[str, dict[str, Any]] = {

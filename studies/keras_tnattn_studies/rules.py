@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from keras_tnattn_studies.many import finish_all
 from keras_tnattn_train.commands import Command, pop_options
 from keras_tnattn_train.options.options import RUN, Options, Seeds, option
 from keras_tnattn_train.processes.backend import start_backend
@@ -14,7 +15,6 @@ from keras_tnattn_train.rules.config import (
     RulesConfig,
     learning_rate_option,
 )
-from keras_tnattn_train.runs.many import finish_all
 from keras_tnattn_train.runs.run import Run
 
 # For more steps the baselines have no sizes.

@@ -168,10 +168,10 @@ class TestCommandLine:
         assert_refused(capsys, ["classify", "--epoch", "3"], known)
 
     def test_lists_and_repetitions(self):
-        arguments = ["compare", "--seeds", "3", "4", "--attentions", "tsa", "ada"]
+        arguments = ["translate", "--checkpoint-epochs", "3", "4"]
         app = app_of("train", "Trains.", COMMANDS)
         start = app([*arguments, "--epochs", "5", "--epochs=6"], exit_on_error=False)
-        assert start.args[0] == {"seeds": (3, 4), "attentions": ("tsa", "ada"), "epochs": 6}
+        assert start.args[0] == {"checkpoint_epochs": (3, 4), "epochs": 6}
 
     def test_neither_an_error_nor_help_loads_tensorflow(self, tmp_path):
         table = tmp_path / "table.csv"

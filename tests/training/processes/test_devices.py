@@ -133,7 +133,7 @@ class TestOptions:
         assert_refused(capsys, ["rules", "--run-dir", str(tmp_path / "run")], part)
         assert list(tmp_path.iterdir()) == []
 
-    @pytest.mark.parametrize("command", ["compare", "compare-nodes", "nodes"])
+    @pytest.mark.parametrize("command", ["language", "nodes"])
     def test_commands_for_one_process(self, command, capsys, tmp_path, monkeypatch):
         for name, value in ((COORDINATOR, "a:1"), (NUM_PROCESSES, "2"), (PROCESS_ID, "1")):
             monkeypatch.setenv(name, value)
