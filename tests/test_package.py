@@ -184,7 +184,7 @@ def test_no_modules_import_each_other_in_a_circle(root):
 
 
 def test_the_tasks_are_found():
-    assert {"classify", "rules", "images", "nodes", "translate"} <= TASKS
+    assert {"classify", "rules", "nodes", "translate"} <= TASKS
 
 
 def test_a_saved_layer_comes_back_in_a_process_that_only_imports_the_package(tmp_path):

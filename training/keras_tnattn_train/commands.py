@@ -44,7 +44,7 @@ class Command:
             models of the command do not read texts.
         searches: Whether its predictions are those of a search with beams.
         several_processes: Whether several processes may run it together.
-        predicting: Loads a finished run that predicts, but for names or paths instead of texts.
+        predicting: Loads a finished run that predicts, but for names instead of texts.
             Default: none.
         columns: Usual names of the column of a table with what it predicts for.
         evaluating: What `evaluate` does with its runs. Default: refuses them.
@@ -74,7 +74,7 @@ class Command:
         self.start(values)
 
     def load_to_predict(self, folder: Path) -> PredictingRun:
-        """As `load`, also of a command that predicts for names or paths."""
+        """As `load`, also of a command that predicts for names."""
         if self.predicting is None:
             return self.load(folder)
         start_backend()

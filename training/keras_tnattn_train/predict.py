@@ -42,8 +42,7 @@ examples:
   read a column of a table, compressed or not, and write the probability of every class:
     keras-tnattn predict runs/mine --input reviews.csv.gz --column review \\
         --output labels.csv
-  classify pictures, or nodes of the graph that a run was trained on:
-    keras-tnattn predict runs/pictures new/1.png new/2.png
+  classify nodes of the graph that a run was trained on:
     keras-tnattn predict runs/graph --input names.txt
   read the standard input, and write the three best of four hypotheses:
     cat sentences.txt | keras-tnattn predict runs/pt-en --beam 4 --n-best 3
@@ -59,14 +58,14 @@ class PredictOptions(Options):
     model: str = option(
         ...,
         DATA,
-        "the folder of a finished run of classify, translate, language, images or nodes, or of an "
+        "the folder of a finished run of classify, translate, language or nodes, or of an "
         "exported model, or the name of a model that comes with the package: docstrings, "
-        "dates-and-names (digits, which reads pictures, is for keras_tnattn.load)",
+        "dates-and-names (digits, which reads pictures, is for keras_small.load)",
         metavar="MODEL",
         named_or_not=True,
     )
     sentences: tuple[str, ...] = argument(
-        "sentences, paths of pictures or names of nodes to predict for", repeated=True
+        "sentences or names of nodes to predict for", repeated=True
     )
     input: str | None = option(
         None,
@@ -147,7 +146,7 @@ def _predict(args: PredictOptions) -> int:
     with contextlib.ExitStack() as stack:
         if args.sentences:
             files = [text for text in args.sentences if Path(text).suffix and os.path.isfile(text)]
-            if files and not (command and command.name == "images"):
+            if files:
                 raise InputError(f"Expected sentences. Received: {files[0]}, a file: use --input")
             rows = from_strings(args.sentences)
         else:

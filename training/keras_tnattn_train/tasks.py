@@ -11,7 +11,6 @@ from keras_tnattn_train.system.files import read_object
 TASKS = {
     "classify": "keras_tnattn_train.classify.command",
     "rules": "keras_tnattn_train.rules.command",
-    "images": "keras_tnattn_train.images.command",
     "nodes": "keras_tnattn_train.nodes.command",
     "translate": "keras_tnattn_train.translate.command",
     "language": "keras_tnattn_train.language.command",

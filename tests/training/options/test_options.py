@@ -14,7 +14,6 @@ from keras_tnattn_train import compress, predict, programs
 from keras_tnattn_train.classify.config import ClassifyConfig
 from keras_tnattn_train.cli import train as main
 from keras_tnattn_train.commands import RunOptions, app_of, run_to_train
-from keras_tnattn_train.images.config import ImagesConfig
 from keras_tnattn_train.options.attentions import registered_attentions
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import (
@@ -35,7 +34,7 @@ from keras_tnattn_train.translate.models import build_translator
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMANDS = task_commands()
-CONFIGS = (ClassifyConfig, RulesConfig, ImagesConfig, TranslateConfig)
+CONFIGS = (ClassifyConfig, RulesConfig, TranslateConfig)
 
 
 class Example(Options):
@@ -198,7 +197,7 @@ class TestCommandLine:
         assert expected in run_python("-c", code).stderr
 
     def test_data_need_no_option(self, capsys):
-        for command in ("classify", "translate", "images", "language"):
+        for command in ("classify", "translate", "language"):
             assert_refused(capsys, [command, "none.csv"], "none.csv")
         assert main(["classify", "none.csv", "other.csv"]) == 2
         error = capsys.readouterr().err

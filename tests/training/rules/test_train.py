@@ -285,8 +285,8 @@ class TestRefusals:
         assert_refused(capsys, arguments, "steps=40", "bond_dim")
 
     def test_a_run_of_another_command(self, uninterrupted, capsys):
-        arguments = ["images", "--run-dir", str(uninterrupted), "--resume"]
-        assert_refused(capsys, arguments, "Expected a run of images. Received: one of rules")
+        arguments = ["nodes", "--run-dir", str(uninterrupted), "--resume"]
+        assert_refused(capsys, arguments, "Expected a run of nodes. Received: one of rules")
 
 
 @pytest.mark.slow

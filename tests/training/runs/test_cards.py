@@ -4,7 +4,6 @@ import shlex
 import pytest
 
 from keras_tnattn_train.classify.config import ClassifyConfig
-from keras_tnattn_train.images.config import ImagesConfig
 from keras_tnattn_train.rules.config import RulesConfig
 from keras_tnattn_train.runs.cards import describe
 from keras_tnattn_train.translate.config import TranslateConfig
@@ -15,7 +14,6 @@ from keras_tnattn_train.translate.config import TranslateConfig
     [
         ("classify", ClassifyConfig(attention="tsa", damping=0.5), "--damping 0.5"),
         ("rules", RulesConfig(rule=110, export=True), "--rule 110"),
-        ("images", ImagesConfig(attention="tn", patch_size=2), "--patch-size 2"),
         ("translate", TranslateConfig(checkpoint_epochs=(2, 5)), "--checkpoint-epochs 2 5"),
     ],
 )

@@ -38,7 +38,9 @@ def lines_of(results: Mapping[int, dict[str, Any]]) -> list[tuple[str, ...]]:
     """Returns the cells of the table: the header, then a row for each rule."""
     from keras_tnattn_train.rules.train import percent
 
-    lengths = list(next(iter(results.values()))["accuracies"])
+    first = next(iter(results.values()))
+    longest = max(first["trained_lengths"])
+    lengths = [length for length in first["accuracies"] if int(length) >= longest]
     header = ("rule", "all trained lengths", *(f"{n} cells" for n in lengths), "weights", "seconds")
     lines = [header]
     for rule, result in results.items():
