@@ -113,10 +113,8 @@ bench: $(INSTALLED)
 	$(RUN) benchmarks/tn_attention.py
 	$(RUN) benchmarks/graph_tensor_network.py
 	$(RUN) benchmarks/translator.py
-	$(RUN) benchmarks/input_pipeline.py
 	$(RUN) benchmarks/decoding.py
 	$(RUN) benchmarks/serving.py --servers auto plain
-	$(RUN) benchmarks/serving_faults.py
 
 # On a machine with a GPU: the tables of docs/speed.md that need one. With $(PYTHON) if it has JAX and
 # Keras, because such a machine may have no network; else in the environment.
