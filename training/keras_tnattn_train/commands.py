@@ -157,7 +157,6 @@ def training_command(
     train: Callable[..., None],
     summary: str,
     description: str,
-    examples: str,
     several_devices: bool = True,
     layouts: Callable[[Any, int], Layouts] | None = None,
     others: type[Options] | None = None,
@@ -168,6 +167,7 @@ def training_command(
     `train` takes a `config`, whose `command` is what the user types, a `Run` and, if there are such
     options, `others`, which do not affect what is trained and are no part of the config. `layouts`
     returns the weights that the devices of `--model-parallel` split, of a config and their number.
+    `facts` are further arguments of `Command`, `examples` among them.
     """
 
     def start(values: dict[str, Any]) -> None:
@@ -199,8 +199,15 @@ def training_command(
     fields |= DeviceOptions.model_fields if several_devices else {}
     if layouts is None:
         fields.pop("model_parallel", None)
-    texts = str(config.command), summary, description
-    return Command(*texts, fields, start, examples, several_processes=several_devices, **facts)
+    return Command(
+        name=str(config.command),
+        summary=summary,
+        description=description,
+        options=fields,
+        start=start,
+        several_processes=several_devices,
+        **facts,
+    )
 
 
 def pop_options(values: dict[str, Any], kind: type[Options]) -> dict[str, Any]:

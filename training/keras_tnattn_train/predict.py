@@ -17,7 +17,15 @@ from keras_tnattn_train.commands import Command
 from keras_tnattn_train.data.sentences import COLUMNS, Row, from_file, from_strings
 from keras_tnattn_train.options.apps import Program
 from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.options.options import DATA, OUTPUT, SEARCH, Options, argument, option
+from keras_tnattn_train.options.options import (
+    DATA,
+    EITHER,
+    OUTPUT,
+    SEARCH,
+    Options,
+    argument,
+    option,
+)
 from keras_tnattn_train.options.search import LARGEST_BEAM, check_n_best, search_batch_option
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.runs.counter import Counter
@@ -62,7 +70,7 @@ class PredictOptions(Options):
         "exported model, or the name of a model that comes with the package: docstrings, "
         "dates-and-names (digits, which reads pictures, is for keras_small.load)",
         metavar="MODEL",
-        named_or_not=True,
+        given=EITHER,
     )
     sentences: tuple[str, ...] = argument(
         "sentences or names of nodes to predict for", repeated=True

@@ -18,6 +18,7 @@ from keras_tnattn_train.options.attentions import registered_attentions
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import (
     DATA,
+    IN_PLACE,
     MODEL,
     Options,
     choices,
@@ -47,7 +48,7 @@ class Example(Options):
     bits: int | None = option(None, MODEL, "bits", choices=(8, 4))
     patience: int | None = option(None, DATA, "a patience", ge=1)
     flag: bool = option(False, DATA, "a flag")
-    double: int = option(None, DATA, "computed", compute=lambda values: 2 * values["count"], le=8)
+    double: int = option(lambda values: 2 * values["count"], DATA, "computed", le=8)
 
 
 class TestValues:
@@ -249,7 +250,7 @@ class TestHelp:
         assert program(["--help-all" if has_more else "--help"]) == 0
         text = " ".join(capsys.readouterr().out.replace("│", " ").split())
         for name, field in kind.model_fields.items():
-            positional = extras(field)["positional"]
+            positional = extras(field)["given"] == IN_PLACE
             word = name.upper() if positional else f"--{name.replace('_', '-')} "
             assert word in text, name
             assert_described(name, field, text)

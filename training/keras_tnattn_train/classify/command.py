@@ -46,7 +46,7 @@ COMMAND = training_command(
     "Writes the run folder: config.json, data.json, metrics.csv, results.json, "
     "learning_curves.png, confusion_matrix.png, psi.png (--attention tsa or tga), report.csv, "
     "mistakes.csv, model.keras and checkpoints.",
-    """\
+    examples="""\
 examples:
   classify the docstrings of the installed libraries; no network needed:
     keras-tnattn classify

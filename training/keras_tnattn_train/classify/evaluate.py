@@ -12,7 +12,14 @@ from keras_tnattn_train.data.tables import quantity
 from keras_tnattn_train.data.texts import LabeledTexts, load_texts, split_rows
 from keras_tnattn_train.options.apps import Program
 from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.options.options import DATA, Options, argument, option, skip_bad_rows_option
+from keras_tnattn_train.options.options import (
+    DATA,
+    EITHER,
+    Options,
+    argument,
+    option,
+    skip_bad_rows_option,
+)
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.runs.tables import table_of
 from keras_tnattn_train.system.files import read_object, write_json
@@ -38,7 +45,7 @@ class EvaluateOptions(Options):
         DATA,
         "labeled texts: a table, a folder or a name, as for classify (default: the test part of "
         "the data that the run was trained on)",
-        named_or_not=True,
+        given=EITHER,
     )
     data_dir: str | None = option(
         None, DATA, "folder that holds the named data sets, for --dataset", metavar="DIR"

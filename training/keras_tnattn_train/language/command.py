@@ -24,7 +24,7 @@ COMMAND = training_command(
     "measured in bits per byte. Writes the run folder: config.json, data.json, metrics.csv, "
     "results.json, learning_curves.png, model.keras and checkpoints; live.keras, the model before "
     "its metric was frozen.",
-    """\
+    examples="""\
 examples:
   learn from the docstrings of the installed libraries, and continue a text:
     keras-tnattn language --epochs 3

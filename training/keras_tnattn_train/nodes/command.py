@@ -46,7 +46,7 @@ COMMAND = training_command(
     "some nodes, and tests it on others. Writes the run folder: config.json, data.json, "
     "metrics.csv, results.json, predictions.csv, learning_curves.png, confusion_matrix.png, "
     "attention.png for gat, model.keras and checkpoints.",
-    """\
+    examples="""\
 examples:
   train the paper's graph attention network on the citation graph in DIR/cora:
     keras-tnattn nodes --dataset cora --data-dir DIR

@@ -11,7 +11,15 @@ import cyclopts
 from pydantic.fields import FieldInfo
 
 from keras_tnattn_train.options.errors import InputError, exit_status
-from keras_tnattn_train.options.options import GROUPS, SomeOptions, choices, extras, interval
+from keras_tnattn_train.options.options import (
+    EITHER,
+    GROUPS,
+    IN_PLACE,
+    SomeOptions,
+    choices,
+    extras,
+    interval,
+)
 
 HELP_ALL = "--help-all"
 _GROUPS = {name: cyclopts.Group(name, sort_key=i) for i, name in enumerate(GROUPS)}
@@ -123,14 +131,14 @@ class Program(Generic[SomeOptions]):
 
 def _parameter(name: str, field: FieldInfo, is_first: bool | None) -> inspect.Parameter:
     default = inspect.Parameter.empty if field.is_required() else _default(field)
-    if isinstance(default, tuple) and extras(field)["positional"]:
+    if isinstance(default, tuple) and extras(field)["given"] == IN_PLACE:
         # Any number of them, of this type each.
         annotation = _type(get_args(field.annotation)[0], field, is_first)
         return inspect.Parameter(name, inspect.Parameter.VAR_POSITIONAL, annotation=annotation)
     kind: Any = inspect.Parameter.KEYWORD_ONLY
-    if extras(field)["positional"]:
+    if extras(field)["given"] == IN_PLACE:
         kind = inspect.Parameter.POSITIONAL_ONLY
-    elif extras(field)["named_or_not"]:
+    elif extras(field)["given"] == EITHER:
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     return inspect.Parameter(
         name, kind, default=default, annotation=_type(field.annotation, field, is_first)

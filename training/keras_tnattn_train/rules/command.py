@@ -22,7 +22,7 @@ COMMAND = training_command(
     "automaton, and is tested on rows up to 128 times as long as the training rows. Writes the run "
     "folder: config.json, data.json, metrics.csv, results.json, learning_curves.png, "
     "space_time.png, model.keras and checkpoints.",
-    """\
+    examples="""\
 examples:
   learn rule 30:
     keras-tnattn rules --rule 30

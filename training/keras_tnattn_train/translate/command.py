@@ -42,7 +42,7 @@ COMMAND = training_command(
     "Trains an encoder-decoder model on a parallel corpus. Writes the run folder: config.json, "
     "data.json, metrics.csv, results.json, learning_curves.png, the tokenized corpus, model.keras "
     "and checkpoints.",
-    """\
+    examples="""\
 examples:
   train a small model on CLDR's data in Portuguese and English; no network needed:
     keras-tnattn translate
