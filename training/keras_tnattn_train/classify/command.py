@@ -62,7 +62,15 @@ examples:
     evaluating=evaluate.PROGRAM,
     explaining=explain.PROGRAM,
     first=(
-        *("resume", "dataset", "text_column", "label_column", "recipe", "attention"),
-        *("epochs", "early_stopping", "export", "name"),
+        "resume",
+        "dataset",
+        "text_column",
+        "label_column",
+        "recipe",
+        "attention",
+        "epochs",
+        "early_stopping",
+        "export",
+        "name",
     ),
 )

@@ -32,7 +32,8 @@ ARGUMENTS = {
     **{name: (name,) for name in ("tt_ranks", "filter_order", "residual_units", "residual_dim")},
 }
 # The most words of a text that are read by default, and with all pairs of them compared.
-MOST_WORDS, PAIRWISE_WORDS = 4096, 1024
+MOST_WORDS = 4096
+PAIRWISE_WORDS = 1024
 RECIPES = ("tuned", "paper")
 SPLITS = ("words", "characters")
 CLASS_WEIGHTS = ("none", "balanced")

@@ -132,9 +132,11 @@ def evaluate_run(options: EvaluateOptions) -> dict[str, Any]:
         if data.fingerprint() == run.fingerprint:
             notes.append("most of these texts were trained on; leave out the table for the others")
     else:
-        name, data = "test", _own_texts(run)
+        name = "test"
+        data = _own_texts(run)
         rows = split_rows(data.labels, run.config.test_fraction, run.config.seed)[1]
-        labels, notes = data.labels[rows], list[str]()
+        labels = data.labels[rows]
+        notes = list[str]()
     probabilities = run.probabilities(data.texts, rows)
     predictions = probabilities.argmax(axis=-1)
     measured = _scores(labels, predictions, run.class_names)
@@ -180,7 +182,8 @@ def _other_texts(
         raise InputError(f"Expected class_names in {Path(options.run, 'data.json')}. {hint}")
     number = {name: i for i, name in enumerate(class_names)}
     numbers = np.array([number.get(name, -1) for name in data.class_names])[data.labels]
-    rows, notes = np.flatnonzero(numbers >= 0), list(data.notes)
+    rows = np.flatnonzero(numbers >= 0)
+    notes = list(data.notes)
     if len(rows) < len(numbers):
         counts = np.bincount(data.labels)
         others = [i for i, name in enumerate(data.class_names) if name not in number]

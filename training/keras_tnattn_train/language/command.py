@@ -40,7 +40,15 @@ examples:
     several_devices=False,
     loading=loader("keras_tnattn_train.language.loading", "LanguageRun"),
     first=(
-        *("resume", "corpus", "tokens", "length", "attention", "num_layers", "model_dim"),
-        *("epochs", "export", "name"),
+        "resume",
+        "corpus",
+        "tokens",
+        "length",
+        "attention",
+        "num_layers",
+        "model_dim",
+        "epochs",
+        "export",
+        "name",
     ),
 )

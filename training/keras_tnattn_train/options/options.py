@@ -23,7 +23,14 @@ from keras_tnattn_train.options.errors import InputError
 
 # The last one has what studies and few others ask for.
 GROUPS = (
-    *("arguments", "run", "data", "model", "training", "devices", "search", "output"),
+    "arguments",
+    "run",
+    "data",
+    "model",
+    "training",
+    "devices",
+    "search",
+    "output",
     "experiments",
 )
 ARGUMENTS, RUN, DATA, MODEL, TRAINING, DEVICES, SEARCH, OUTPUT, EXPERIMENTS = GROUPS
@@ -178,7 +185,8 @@ def _sentence(kind: type[Options], error: pydantic.ValidationError) -> str:
     """Describes the first error that pydantic found."""
     # If a default cannot be computed, another error is the cause.
     details = [d for d in error.errors() if d["type"] != "default_factory_not_called"]
-    name, value = str(details[0]["loc"][0]), details[0]["input"]
+    name = str(details[0]["loc"][0])
+    value = details[0]["input"]
     if name not in kind.model_fields:
         return f"Unknown option {name!r} of {kind.__name__}. Received: {name}={value!r}"
     expected = accepted_values(kind.model_fields[name])

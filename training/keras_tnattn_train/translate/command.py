@@ -65,7 +65,15 @@ examples:
     evaluating=evaluate.PROGRAM,
     explaining=explain.PROGRAM,
     first=(
-        *("resume", "corpus", "data_dir", "reverse", "preset", "epochs"),
-        *("learning_rate", "early_stopping", "export", "name"),
+        "resume",
+        "corpus",
+        "data_dir",
+        "reverse",
+        "preset",
+        "epochs",
+        "learning_rate",
+        "early_stopping",
+        "export",
+        "name",
     ),
 )

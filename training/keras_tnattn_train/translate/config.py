@@ -35,16 +35,30 @@ TOKENIZERS = ("joiners", "bert")
 WARMUP_STEPS = {"plga": 15_000, "sdpa": 4000}
 CORPUS = "cldr:pt-en"
 PLGA_ONLY = (
-    *("residual_units", "residual_dim", "causal_metric", "cross_metric", "metric_epsilon"),
-    *("query_dropout", "key_dropout"),
+    "residual_units",
+    "residual_dim",
+    "causal_metric",
+    "cross_metric",
+    "metric_epsilon",
+    "query_dropout",
+    "key_dropout",
 )
 # Options whose names in the translator differ, because these say less on a command line.
 METRIC_ARGUMENTS = {"cross_metric": "metric_from", "metric_epsilon": "epsilon"}
 PREPARING = ("vocabulary_size", "max_length", "tokenizer", "lower_case")
 EMBEDDINGS = ("dense", "tensor_train", "low_rank")
 MODEL_ARGUMENTS = (
-    *("attention", "num_layers", "model_dim", "num_heads", "feedforward_dim", "residual_units"),
-    *("residual_dim", "dropout", "attention_dropout", "encoder_attention", "decoder_attention"),
+    "attention",
+    "num_layers",
+    "model_dim",
+    "num_heads",
+    "feedforward_dim",
+    "residual_units",
+    "residual_dim",
+    "dropout",
+    "attention_dropout",
+    "encoder_attention",
+    "decoder_attention",
     "feedforward",
 )
 

@@ -167,7 +167,8 @@ def evaluate_run(
     from keras_tnattn_train.translate.loading import load_translator
 
     translator = (load or load_translator)(options.run, options.checkpoint)
-    part, notes = options.part, list(translator.corpus.notes)
+    part = options.part
+    notes = list(translator.corpus.notes)
     pairs: Sequence[Pair] = translator.corpus.texts[part]
     if other:
         part, pairs, notes = _other_pairs(other, translator.corpus.languages, part)
@@ -212,7 +213,8 @@ def _search(
     progress: Callable[[int, int], None],
 ) -> tuple[list[list["Translation"]], dict[str, Any]]:
     """Returns the hypotheses of each source, the best first, and what the search was and took."""
-    sentences, max_length = translator.with_beam(options.beam), translator.corpus.max_length
+    sentences = translator.with_beam(options.beam)
+    max_length = translator.corpus.max_length
     lengths = translator.source_tokenizer.tokenize(list(sources)).row_lengths().numpy()
     start = time.perf_counter()
     hypotheses = sentences.n_best(

@@ -42,7 +42,8 @@ from keras_tnattn_train.translate.explained_tables import (
 )
 
 SPREADS = ("metric_spread.png", "metric_spread.csv")
-DISTRIBUTIONS, POWER_LAWS = "distributions.csv", "power_laws.csv"
+DISTRIBUTIONS = "distributions.csv"
+POWER_LAWS = "power_laws.csv"
 INDEX = "index.html"
 BLOCK_NAME = re.compile(r"encoder_\d+|decoder_\d+\.(self|cross)")
 PICTURE = re.compile(rf"E|({'|'.join(FITTED)})(_histogram|_tail)?|head_\d+_(learned|inferred)")

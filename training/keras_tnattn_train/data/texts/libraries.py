@@ -54,7 +54,8 @@ def load_tfds(
     import tensorflow_datasets as tfds
 
     builder = load_from_library(f"tfds:{name}", lambda: tfds.builder(name, data_dir=data_dir))
-    features, supervised = builder.info.features, builder.info.supervised_keys
+    features = builder.info.features
+    supervised = builder.info.supervised_keys
     text = _feature(name, features, tfds.features.Text, text_column, supervised, "--text-column")
     label = _feature(
         name, features, tfds.features.ClassLabel, label_column, supervised, "--label-column"
