@@ -59,7 +59,8 @@ test: $(INSTALLED)
 	$(RUN) -m pytest -n 2 --dist worksteal --ignore tests/training && exit $$training
 
 # The tests that depend most on the backend. `KERAS_BACKEND=jax make test` runs all tests on JAX.
-CORE := ops layers storage models search compression training/test_without_tensorflow.py
+CORE := ops layers models search keras_small/storage keras_small/compressing \
+	training/test_without_tensorflow.py
 test-core: $(INSTALLED)
 	$(RUN) -m pytest -n 2 --dist worksteal $(wildcard $(CORE:%=tests/%))
 
