@@ -254,8 +254,7 @@ def private_names_of_keras():
 
 def test_the_private_names_of_keras_are_few_and_listed():
     private, found = private_names_of_keras(), {}
-    folders = (ROOT / "keras_tnattn", ROOT / "keras_small")
-    for path in (path for folder in folders for path in folder.rglob("*.py")):
+    for _, path in OF_PACKAGES:
         used, own = set(), set()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef):
