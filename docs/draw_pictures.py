@@ -1,8 +1,9 @@
-"""Draws the pictures on the pages about mechanisms from outputs of the layers.
+"""Draws the picture of README.md, and those on the pages about mechanisms.
 
 .venv/bin/python docs/draw_pictures.py
 """
 
+import csv
 from pathlib import Path
 
 import keras
@@ -194,6 +195,55 @@ def draw_power_law_graph_attention():
     save(figure, "power_law_graph_attention")
 
 
+def draw_accuracy_against_weights():
+    """Draws the picture of README.md, from the runs of the study on text classifiers."""
+    topics = ("reuters", "newsgroups", "ohsumed")
+    dims = (4, 8, 16, 32, 64)
+    with (PICTURES.parent / "studies/tensorized_runs.csv").open(encoding="utf-8") as file:
+        runs = [row for row in csv.DictReader(file) if row["setting"] == "paper"]
+
+    def mean(attention, dim, column):
+        values = [
+            float(row[column])
+            for row in runs
+            if row["attention"] == attention
+            and row["dataset"] in topics
+            and int(row["dim"]) == dim
+            and int(row["seed"]) < 3
+        ]
+        return np.mean(values)
+
+    figure, axis = plt.subplots(figsize=(7.5, 4))
+    for attention, name, color, place in (
+        ("tsa", "tensorized spectral attention", BLUE, (14, 0)),
+        ("dpa", "dot-product attention", "dimgray", (10, -42)),
+    ):
+        weights = [mean(attention, dim, "attention_weights") for dim in dims]
+        accuracies = [100 * mean(attention, dim, "test_accuracy") for dim in dims]
+        axis.plot(weights, accuracies, "o-", color=color, linewidth=2.5, markersize=7)
+        axis.annotate(
+            f"{name}\n{weights[-1]:,.0f} weights: {accuracies[-1]:.0f} %",
+            (weights[-1], accuracies[-1]),
+            xytext=place,
+            textcoords="offset points",
+            horizontalalignment="left" if attention == "tsa" else "right",
+            verticalalignment="center",
+            color=color,
+            fontweight="bold",
+        )
+    axis.set(
+        xscale="log",
+        xlim=(40, 60_000),
+        ylim=(35, 80),
+        xlabel="weights of the attention layer",
+        ylabel="accuracy, %",
+        title="Telling the topic of a text",
+    )
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(alpha=0.3)
+    save(figure, "accuracy_against_weights")
+
+
 def save(figure, name):
     figure.tight_layout()
     figure.savefig(PICTURES / f"{name}.png", dpi=110, metadata={"Software": None})
@@ -211,6 +261,7 @@ def main():
         draw_tn_attention,
         draw_power_law_graph_attention,
         draw_low_pass,
+        draw_accuracy_against_weights,
     ):
         draw()
 

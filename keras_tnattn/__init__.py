@@ -1,4 +1,4 @@
-"""Tensor networks in Keras 3: the attention layers of the papers, their models and mathematics.
+"""Attention layers from tensor-network papers for Keras 3, their models and their mathematics.
 
 The layers are in `keras_tnattn.layers`, and also at the top level; the models are in
 `keras_tnattn.models`, and the mathematics as pure functions in `keras_tnattn.ops`.

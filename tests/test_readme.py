@@ -9,7 +9,7 @@ from import_path import run_python
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
-EXAMPLES = ("make_digits_small", "classify_docstrings")
+EXAMPLES = ("classify_docstrings", "make_digits_small")
 BLOCKS = re.findall(r"^```python\n(.*?)^```", TEXT, re.M | re.S)
 # A block, and what follows it as its output; of the last one, its last comment.
 SHOWN = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", TEXT, re.M | re.S)
@@ -47,3 +47,11 @@ def test_each_block_chooses_the_backend_that_is_installed_first():
     first = [block for block in BLOCKS if "import keras" in block][:3]
     for block, backend in zip(first, ("jax", "jax", "numpy"), strict=True):
         assert f'os.environ.setdefault("KERAS_BACKEND", "{backend}")' in block
+
+
+def test_the_block_of_keras_small_runs(tmp_path):
+    text = (ROOT / "keras_small/README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+    (tmp_path / "pasted.py").write_text(block, encoding="utf-8")
+    run_python("pasted.py", cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert (tmp_path / "small.keras").stat().st_size < 4 * (64 * 256 + 256 + 256 * 10 + 10) / 6

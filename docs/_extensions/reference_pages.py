@@ -8,9 +8,11 @@ import inspect
 import pkgutil
 from pathlib import Path
 
+import keras_small
 import keras_tnattn
 
 _INTERNAL = {"checks", "errors", "typing"}
+_WITH_OWN_PAGES = {"__version__", "storage", *keras_small.storage.__all__}
 _PAGE = "# {title}\n\n```{{eval-rst}}\n.. {directive}:: {name}\n```\n"
 _PACKAGE = "# {title}\n\n{summary}\n\n{lines}\n\n```{{toctree}}\n:hidden:\n\n{pages}\n```\n"
 
@@ -24,7 +26,10 @@ def write_pages(folder):
     pages = {}
     for part in pkgutil.iter_modules(keras_tnattn.__path__):
         if part.name not in _INTERNAL and not (folder.parent / f"{part.name}.md").exists():
-            pages |= _pages(part.name)
+            pages |= _pages(f"keras_tnattn.{part.name}", part.name)
+    pages |= _pages("keras_small", "keras_small")
+    pages |= _pages("keras_small.storage", "storage")
+    pages |= _pages("keras_small.runtimes", "runtimes")
     for path in folder.rglob("*.md"):
         if str(path.relative_to(folder)) not in pages:
             path.unlink()
@@ -36,11 +41,12 @@ def write_pages(folder):
             path.write_text(text, encoding="utf-8")
 
 
-def _pages(part):
-    """Returns the pages of a part of the library by their paths in the folder."""
-    name = f"keras_tnattn.{part}"
+def _pages(name, part):
+    """Returns the pages of a module by their paths in the folder, which begin with `part`."""
     module = importlib.import_module(name)
     listed = list(getattr(module, "__all__", ()))
+    if module is keras_small:  # whose layers have a page of their own
+        listed = [entry for entry in listed if entry not in _WITH_OWN_PAGES]
     if not listed and hasattr(module, "__path__"):
         listed = [entry.name for entry in pkgutil.iter_modules(module.__path__)]
     if len(listed) < 2:
