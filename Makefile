@@ -59,7 +59,8 @@ test: $(INSTALLED)
 	$(RUN) -m pytest -n 2 --dist worksteal --ignore tests/training && exit $$training
 
 # The tests that depend most on the backend. `KERAS_BACKEND=jax make test` runs all tests on JAX.
-CORE := ops layers storage models search compression training/test_without_tensorflow.py
+CORE := ops layers models search keras_small/storage keras_small/compressing \
+	training/test_without_tensorflow.py
 test-core: $(INSTALLED)
 	$(RUN) -m pytest -n 2 --dist worksteal $(wildcard $(CORE:%=tests/%))
 
@@ -69,7 +70,7 @@ test-studies: $(INSTALLED)
 
 # Runs a study: `make study NAME=rules`; `make study` lists them.
 study: $(INSTALLED)
-	$(RUN) training/reproduce.py $(or $(NAME),--help)
+	$(RUN) -m keras_tnattn_train reproduce $(or $(NAME),--help)
 
 # Runs in a separate environment without TensorFlow.
 test-torch:
@@ -113,10 +114,8 @@ bench: $(INSTALLED)
 	$(RUN) benchmarks/tn_attention.py
 	$(RUN) benchmarks/graph_tensor_network.py
 	$(RUN) benchmarks/translator.py
-	$(RUN) benchmarks/input_pipeline.py
 	$(RUN) benchmarks/decoding.py
 	$(RUN) benchmarks/serving.py --servers auto plain
-	$(RUN) benchmarks/serving_faults.py
 
 # On a machine with a GPU: the tables of docs/speed.md that need one. With $(PYTHON) if it has JAX and
 # Keras, because such a machine may have no network; else in the environment.

@@ -3,7 +3,7 @@
     python benchmarks/table_memory.py --rows 100000 1000000
 
 Generates a TSV table (50 words a text, some common and some rare, five classes, about 180 bytes a
-row) and, in a process of its own, does what `train.py classify` does with it: reads the texts,
+row) and, in a process of its own, does what `keras-tnattn classify` does with it: reads the texts,
 computes their fingerprint, splits them into parts, learns the vocabulary, turns the texts into ids,
 and reads an epoch of batches. It does not fit the SVM from which the weights start. Printed are the
 peak of the memory that the process itself holds, sampled every 5 ms after the imports, and the

@@ -9,19 +9,15 @@ from import_path import run_python
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = {
     "../studies/benchmarks/additive_scores.py": "--quick",
-    "backends.py": "",
     "corpus_memory.py": "--pairs 1000 --steps 2",
     "decoding.py": "--quick",
     "../studies/benchmarks/frozen_metric.py": "--quick",
     "gpu.py": "--quick --precisions float32",
     "graph_tensor_network.py": "--lengths 64",
-    "input_pipeline.py": "--quick",
     "../studies/benchmarks/low_rank_dense.py": "--sizes 64 --rows 1",
-    "preparation.py": "--pairs 500 --workers 1",
     "scaling.py": "--processes 1 --rounds 1 --steps 1 --batch-size 2 "
     "--model-dim 32 --residual-dim 16",
     "serving.py": "--servers auto plain --clients 2 --seconds .5 --rounds 1",
-    "serving_faults.py": "--seconds 2 --swaps 1",
     "spectral_attention.py": "--quick",
     "table_memory.py": "--rows 1000",
     "text_classifier.py": "--quick",

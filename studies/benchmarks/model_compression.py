@@ -5,7 +5,7 @@
     python studies/benchmarks/model_compression.py --dataset reuters --data-dir DIR \
         --model transformer
 
-`--model tsa` is what `train.py classify --initial-weights random --word-dropout 0.5 --dropout
+`--model tsa` is what `keras-tnattn classify --initial-weights random --word-dropout 0.5 --dropout
 0.1` trains, with 1.28 million weights; `transformer` has Keras' own `MultiHeadAttention` and
 feed-forward layers of 512 units. Each is trained once per seed and kept in `--folder`. Only the
 rows called healed are trained after the compression, for an epoch on the training texts, thinned to

@@ -1,24 +1,16 @@
 """The study `digits`: classifiers of scikit-learn's digits on several splits."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+from keras_tnattn_studies.digits_data import load_images
+from keras_tnattn_studies.measuring import Columns, Measurements, measure_missing
 from keras_tnattn_train.commands import Command
-from keras_tnattn_train.data.images import load_images
-from keras_tnattn_train.images.config import ImagesConfig
 from keras_tnattn_train.options.options import RUN, Options, Seeds, option
 from keras_tnattn_train.processes.backend import start_backend
-from keras_tnattn_train.runs.many import finish_all, save_text
-from keras_tnattn_train.runs.measuring import measure_missing
-from keras_tnattn_train.system.files import Columns, Measurements
+from keras_tnattn_train.system.files import save_text
 
-# The tensor networks, by their options of `images`.
-NETWORKS: dict[str, dict[str, Any]] = {
-    "tn-rows": {"attention": "tn"},
-    "tn-patches": {"attention": "tn", "patch_size": 2},
-}
-CLASSIFIERS = (*NETWORKS, "svm", "logistic-regression", "cnn")
+CLASSIFIERS = ("tn-rows", "tn-patches", "svm", "logistic-regression", "cnn")
 # The columns of splits.csv, with their types.
 KEYS: Columns = {"classifier": str, "seed": int}
 MEASUREMENTS: Columns = {
@@ -53,23 +45,16 @@ def start(values: dict[str, Any]) -> None:
     options = DigitsStudyOptions(**values)
     folder = Path(options.run_dir)
     start_backend()  # takes seconds, so invalid input is reported first
-    from keras_tnattn_studies.digits_baselines import BASELINES
-    from keras_tnattn_train.images.train import train_images
+    from keras_tnattn_studies.digits_classifiers import CLASSIFIERS as FUNCTIONS
 
     def measure(classifier: str, seed: int) -> dict[str, Any]:
-        data = load_images("digits", seed=seed)
-        if classifier in NETWORKS:
-            config = ImagesConfig(**NETWORKS[classifier], seed=seed, name=f"{classifier}-{seed}")
-            (results,) = finish_all([config], folder, partial(train_images, data=data))
-            results["weights"] = results["parameters"]["all"]
-        else:
-            results = BASELINES[classifier](data, seed)
+        results = FUNCTIONS[classifier](load_images(seed), seed)
         print(f"{classifier}, split {seed}: {results['test_accuracy']:.2%}", flush=True)
         return results
 
     wanted = [(classifier, seed) for seed in options.seeds for classifier in options.classifiers]
     rows = measure_missing(folder / "splits.csv", KEYS, MEASUREMENTS, wanted, measure, _place)
-    data = load_images("digits", seed=options.seeds[0])
+    data = load_images(options.seeds[0])
     text = table(rows, len(data.test_labels) / len(data.labels))
     save_text(folder / "table.md", text)
     print(f"\n{text}\n")
@@ -87,6 +72,6 @@ COMMAND = Command(
     start,
     """\
 example:
-    python training/reproduce.py digits --classifiers tn-rows svm --seeds 0 1 2
+    keras-tnattn reproduce digits --classifiers tn-rows svm --seeds 0 1 2
 """,
 )

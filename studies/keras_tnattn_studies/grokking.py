@@ -16,14 +16,13 @@ from keras_tnattn_studies.grokking_config import (
     place,
     settings_of,
 )
+from keras_tnattn_studies.measuring import measure_missing, read_measurements
 from keras_tnattn_train.commands import Command, pop_options
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import RUN, Options, Seeds, option
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.rules.config import BOUNDARIES
-from keras_tnattn_train.runs.measuring import measure_missing
 from keras_tnattn_train.runs.run import Run
-from keras_tnattn_train.system.files import read_measurements
 
 
 class GrokkingStudyOptions(Options):
@@ -116,7 +115,7 @@ COMMAND = Command(
     start,
     """\
 example:
-    KERAS_BACKEND=jax python training/reproduce.py grokking --networks tn --seeds 0 1 2
+    KERAS_BACKEND=jax keras-tnattn reproduce grokking --networks tn --seeds 0 1 2
 Run the same command again to continue an interrupted study, or with more networks or seeds.
 """,
 )

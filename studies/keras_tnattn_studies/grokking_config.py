@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from keras_tnattn_studies.measuring import Columns
 from keras_tnattn_train.options.options import DATA, TRAINING, Options, epochs_option, option
 from keras_tnattn_train.rules.config import BOUNDARIES
-from keras_tnattn_train.system.files import Columns
 
 # The columns of results.csv, with their types. The first ones identify a training.
 KEYS: Columns = {

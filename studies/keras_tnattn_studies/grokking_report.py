@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 
 from keras_tnattn_studies.grokking_config import BASE, NETWORKS, GrokkingTraining, Setting, base_of
 from keras_tnattn_studies.grokking_training import Trained, shows_whole_rule
-from keras_tnattn_train.runs.many import save_text
+from keras_tnattn_studies.measuring import Measurements
 from keras_tnattn_train.runs.plots import save
 from keras_tnattn_train.runs.tables import table_of
-from keras_tnattn_train.system.files import Measurements, replacing, writing
+from keras_tnattn_train.system.files import replacing, save_text, writing
 
 ENOUGH = 0.99  # the accuracy that counts as learned
 FACTOR_TITLES = {

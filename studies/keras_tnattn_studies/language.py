@@ -5,13 +5,12 @@ from typing import Any
 
 from keras_tnattn_studies import alone
 from keras_tnattn_studies.language_config import MODELS, NGRAMS, LanguageTraining
+from keras_tnattn_studies.measuring import Columns, Measurements, measure_missing
 from keras_tnattn_train.commands import Command, pop_options
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import RUN, Options, Seeds, option
-from keras_tnattn_train.runs.many import save_text
-from keras_tnattn_train.runs.measuring import measure_missing
 from keras_tnattn_train.runs.run import Run
-from keras_tnattn_train.system.files import Columns, Measurements
+from keras_tnattn_train.system.files import save_text
 
 ALL = (*MODELS, *NGRAMS)
 GIGABYTES = 16.0  # that a training may allocate

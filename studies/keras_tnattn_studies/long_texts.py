@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from keras_tnattn_studies import alone
+from keras_tnattn_studies.measuring import Columns, Measurements, measure_missing
 from keras_tnattn_studies.recall import SECTION
 from keras_tnattn_train.commands import Command, pop_options
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import RUN, TRAINING, Options, Seeds, option
 from keras_tnattn_train.processes.backend import start_backend
-from keras_tnattn_train.runs.many import save_text
-from keras_tnattn_train.runs.measuring import measure_missing
 from keras_tnattn_train.runs.run import Run
-from keras_tnattn_train.system.files import Columns, Measurements, read_object, write_json
+from keras_tnattn_train.system.files import read_object, save_text, write_json
 
 # The settings among which each model's are chosen.
 LEARNING_RATES = (0.003, 0.01)
@@ -278,7 +277,7 @@ COMMAND = Command(
     start,
     """\
 example:
-    python training/reproduce.py long-texts --lengths 1024 4096 --models tsa mha --seeds 0 1 2
+    keras-tnattn reproduce long-texts --lengths 1024 4096 --models tsa mha --seeds 0 1 2
 Run the same command again to continue an interrupted study, or with more lengths, models or seeds.
 """,
 )

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from statistics import fmean
 
+from keras_tnattn_studies.measuring import Measurements
 from keras_tnattn_train.runs.tables import interval, table_of
-from keras_tnattn_train.system.files import Measurements
 
 
 def paired_table(

@@ -6,6 +6,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from keras_tnattn_studies.many import finish_all
+from keras_tnattn_studies.measuring import Columns, Measurements, measure_missing
 from keras_tnattn_studies.translators import COMMON, functions_of, with_prepared
 from keras_tnattn_studies.translators_tables import best_epoch, epochs_of
 from keras_tnattn_train.commands import Command, pop_options
@@ -13,10 +15,8 @@ from keras_tnattn_train.data.pairs.loading import check_trainable, load_pairs
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import DATA, MODEL, RUN, TRAINING, Options, Seeds, option
 from keras_tnattn_train.processes.backend import start_backend
-from keras_tnattn_train.runs.many import finish_all, save_text
-from keras_tnattn_train.runs.measuring import measure_missing
 from keras_tnattn_train.runs.run import Run
-from keras_tnattn_train.system.files import Columns, Measurements
+from keras_tnattn_train.system.files import save_text
 from keras_tnattn_train.translate.config import TranslateConfig
 from keras_tnattn_train.translate.evaluate import EvaluateOptions, evaluate_run
 
@@ -262,7 +262,7 @@ COMMAND = Command(
     start,
     """\
 example, all models, two and a half hours on one core:
-    python training/reproduce.py paper-translators --data-dir DIR
+    keras-tnattn reproduce paper-translators --data-dir DIR
 Run the same command again to continue an interrupted study, or with more models or seeds.
 """,
 )

@@ -3,15 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+from keras_tnattn_studies.measuring import Columns, Measurements, measure_missing
 from keras_tnattn_train.commands import Command
 from keras_tnattn_train.data.graphs import load_graph
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import DATA, RUN, Options, Seeds, option
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.processes.workers import replaced_process
-from keras_tnattn_train.runs.many import save_text
-from keras_tnattn_train.runs.measuring import measure_missing
-from keras_tnattn_train.system.files import Columns, Measurements
+from keras_tnattn_train.system.files import save_text
 
 NETWORKS = ("plga", "plga-epsilon", "sdpa", "none")
 CLASSIFIERS = (*NETWORKS, "logistic-regression", "svm", "gradient-boosting")
@@ -129,6 +128,6 @@ COMMAND = Command(
     start,
     """\
 example:
-    python training/reproduce.py power-law-data --datasets wine --seeds 0 1 2
+    keras-tnattn reproduce power-law-data --datasets wine --seeds 0 1 2
 """,
 )

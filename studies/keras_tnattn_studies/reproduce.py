@@ -1,7 +1,9 @@
-"""The command line of `training/reproduce.py`, built from the studies."""
+"""The command line of `keras-tnattn reproduce`, built from the studies."""
 
 from collections.abc import Sequence
 
+from keras_tnattn_studies.compare import COMMAND as COMPARE
+from keras_tnattn_studies.compare_nodes import COMMAND as COMPARE_NODES
 from keras_tnattn_studies.digits import COMMAND as DIGITS
 from keras_tnattn_studies.grokking import COMMAND as GROKKING
 from keras_tnattn_studies.language import COMMAND as LANGUAGE
@@ -12,9 +14,7 @@ from keras_tnattn_studies.rules import COMMAND as RULES
 from keras_tnattn_studies.tensorized import COMMAND as TENSORIZED_ATTENTIONS
 from keras_tnattn_studies.translators import COMMAND as TRANSLATORS
 from keras_tnattn_studies.whole_texts import COMMAND as WHOLE_TEXTS
-from keras_tnattn_train.classify.compare import COMMAND as COMPARE
 from keras_tnattn_train.commands import Command, run_commands
-from keras_tnattn_train.nodes.compare import COMMAND as COMPARE_NODES
 
 STUDIES: tuple[Command, ...] = (
     TENSORIZED_ATTENTIONS,
@@ -38,4 +38,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "Runs a study: trains many models, and writes tables and pictures; a study that was "
         "interrupted continues."
     )
-    return run_commands("reproduce", text, STUDIES, arguments)
+    return run_commands("keras-tnattn reproduce", text, STUDIES, arguments)

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from keras_tnattn_studies.many import finish_all
 from keras_tnattn_train.commands import Command, pop_options
 from keras_tnattn_train.options.options import RUN, Options, Seeds, option
 from keras_tnattn_train.processes.backend import start_backend
@@ -14,7 +15,6 @@ from keras_tnattn_train.rules.config import (
     RulesConfig,
     learning_rate_option,
 )
-from keras_tnattn_train.runs.many import finish_all
 from keras_tnattn_train.runs.run import Run
 
 # For more steps the baselines have no sizes.
@@ -78,7 +78,7 @@ COMMAND = Command(
     start,
     """\
 example:
-    python training/reproduce.py rules --steps 1 2 --models tn lstm --seeds 0 1 2
+    keras-tnattn reproduce rules --steps 1 2 --models tn lstm --seeds 0 1 2
 Run the same command again to continue an interrupted study. Several processes
 with the same --run-dir share the runs.
 """,

@@ -10,11 +10,10 @@ from matplotlib.figure import Figure
 
 from keras_tnattn_train.rules.config import BOUNDARIES, MODEL_DIMS, RulesConfig
 from keras_tnattn_train.rules.train import percent
-from keras_tnattn_train.runs.many import save_text
 from keras_tnattn_train.runs.plots import save
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.tables import table_of
-from keras_tnattn_train.system.files import replacing
+from keras_tnattn_train.system.files import replacing, save_text
 
 
 class Finished(NamedTuple):

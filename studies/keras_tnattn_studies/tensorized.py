@@ -4,6 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from keras_tnattn_studies.compare import train_all
+from keras_tnattn_studies.measuring import (
+    Columns,
+    Measurements,
+    read_measurements,
+    write_measurements,
+)
 from keras_tnattn_train.classify.baseline import (
     BASELINES,
     MOST_FREQUENT,
@@ -11,20 +18,13 @@ from keras_tnattn_train.classify.baseline import (
     linear_svms,
     most_frequent_class,
 )
-from keras_tnattn_train.classify.compare import train_all
 from keras_tnattn_train.classify.config import ATTENTIONS, TABLE_DIMS, ClassifyConfig
 from keras_tnattn_train.classify.texts import read_texts
 from keras_tnattn_train.commands import Command
 from keras_tnattn_train.options.options import DATA, RUN, Options, Seeds, option
 from keras_tnattn_train.processes.workers import replaced_process
-from keras_tnattn_train.runs.many import save_text
 from keras_tnattn_train.runs.run import Run
-from keras_tnattn_train.system.files import (
-    Columns,
-    Measurements,
-    read_measurements,
-    write_measurements,
-)
+from keras_tnattn_train.system.files import save_text
 
 DATASETS = ("reuters", "newsgroups", "spooky_authors", "drug_review", "ohsumed")
 # Other forms of the same texts, which the study takes if they are named.
@@ -298,10 +298,10 @@ COMMAND = Command(
     """\
 examples:
   a part of the tables; all of them take, by our estimate, days on two cores:
-    python training/reproduce.py tensorized --data-dir DIR --settings svm_start --seeds 0 1 2 \\
+    keras-tnattn reproduce tensorized --data-dir DIR --settings svm_start --seeds 0 1 2 \\
         --attentions tsa none
   weights and accuracies against the embedding dimension, as the papers draw them:
-    python training/reproduce.py tensorized --data-dir DIR --settings paper \\
+    keras-tnattn reproduce tensorized --data-dir DIR --settings paper \\
         --attentions tsa tga dpa ada --embedding-dims 4 8 16 32 64 128 --run-dir runs/dimensions
 Run the same command again to continue an interrupted study. Several processes
 with the same --run-dir share the runs; the measured seconds are then longer.

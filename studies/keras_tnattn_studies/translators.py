@@ -5,6 +5,14 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from keras_tnattn_studies.many import finish_all
+from keras_tnattn_studies.measuring import (
+    Columns,
+    Measurements,
+    measure_missing,
+    read_measurements,
+    write_measurements,
+)
 from keras_tnattn_studies.translators_tables import (
     FIXED,
     PEER,
@@ -15,15 +23,8 @@ from keras_tnattn_studies.translators_tables import (
 from keras_tnattn_train.commands import Command, pop_options
 from keras_tnattn_train.data.pairs.loading import check_trainable, has_own_parts
 from keras_tnattn_train.options.options import DATA, RUN, TRAINING, Options, Seeds, option
-from keras_tnattn_train.runs.many import finish_all, save_text
-from keras_tnattn_train.runs.measuring import measure_missing
 from keras_tnattn_train.runs.run import Run
-from keras_tnattn_train.system.files import (
-    Columns,
-    Measurements,
-    read_measurements,
-    write_measurements,
-)
+from keras_tnattn_train.system.files import save_text
 from keras_tnattn_train.translate.config import TranslateConfig
 from keras_tnattn_train.translate.evaluate import EvaluateOptions, evaluate_run
 
@@ -277,7 +278,7 @@ COMMAND = Command(
     """\
 example, the figures of docs/studies/translators.md, 10 minutes a training on one core (the causal
 ones take about an hour):
-    python training/reproduce.py translators --data-dir DIR --epochs 6 --cooldown-epochs 2 \\
+    keras-tnattn reproduce translators --data-dir DIR --epochs 6 --cooldown-epochs 2 \\
         --warmup-steps 800 --seeds 0 1 --models sdpa plga-small
 Run the same command again to continue an interrupted study, or with more models or seeds.
 """,

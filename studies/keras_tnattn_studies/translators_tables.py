@@ -5,9 +5,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from keras_tnattn_studies.measuring import Measurements
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.tables import mean_and_deviation, spread, table_of
-from keras_tnattn_train.system.files import Measurements
 
 PEER = "sdpa"
 FIXED = ", metric fixed"  # what is added to the name of a model

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from keras_tnattn_studies import alone
+from keras_tnattn_studies.many import finish_all
 from keras_tnattn_studies.whole_texts_config import MODELS, WholeTextsConfig, WholeTextsTraining
 from keras_tnattn_train.classify.texts import read_texts
 from keras_tnattn_train.commands import Command, pop_options
 from keras_tnattn_train.options.options import RUN, Options, Seeds, option
 from keras_tnattn_train.processes.backend import start_backend
-from keras_tnattn_train.runs.many import finish_all, save_text
 from keras_tnattn_train.runs.run import Run
+from keras_tnattn_train.system.files import save_text
 
 HEADER = ("data", "model", "validation %", "test %", "epochs", "s/epoch", "MiB in training")
 OUT_OF_MEMORY = "out of memory"
@@ -122,7 +123,7 @@ COMMAND = Command(
     start,
     """\
 example:
-    python training/reproduce.py whole-texts --data-dir DIR --datasets ohsumed --seeds 0 1 2
+    keras-tnattn reproduce whole-texts --data-dir DIR --datasets ohsumed --seeds 0 1 2
 Run the same command again to continue an interrupted study.
 """,
 )

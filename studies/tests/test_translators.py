@@ -11,11 +11,11 @@ from translator_runs import make_run
 
 from keras_tnattn.layers import MetricAttention
 from keras_tnattn_studies import plots, translators, translators_metric
+from keras_tnattn_studies.measuring import write_measurements
 from keras_tnattn_studies.reproduce import main
 from keras_tnattn_studies.translators_tables import best_epoch, main_table, metric_table
 from keras_tnattn_train.data.pairs.batches import BucketedBatches
 from keras_tnattn_train.runs.run import Run
-from keras_tnattn_train.system.files import write_measurements
 from keras_tnattn_train.translate.loading import load_translator
 
 

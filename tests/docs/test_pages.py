@@ -55,6 +55,23 @@ def test_examples_go_on_from_a_model(page, tmp_path, monkeypatch):
     assert outputs.shape == (8, 3)
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only TensorFlow exports")
+def test_a_classifier_of_images_is_exported(tmp_path, monkeypatch):
+    import tensorflow as tf
+
+    monkeypatch.chdir(tmp_path)
+    layers = [keras.layers.Flatten(), keras.layers.Dense(10)]
+    model = keras.Sequential([keras.Input((8, 8)), *layers])
+    run("guides/images.md", {"model": model})
+    served = tf.saved_model.load(str(tmp_path / "saved_models/digits/1"))
+    pictures = np.random.default_rng(0).random((3, 8, 8)).astype("float32")
+    answers = served.signatures["serving_default"](images=tf.constant(pictures))
+    logits = model.predict(pictures, verbose=0)
+    assert [label.decode() for label in answers["label"].numpy()] == [
+        str(number) for number in logits.argmax(axis=-1)
+    ]
+
+
 def test_front_pages_tell_one_story():
     project = (ROOT / "pyproject.toml").read_text("utf-8")
     first = re.search('^description = "(.+)"$', project, re.M)[1]

@@ -140,7 +140,7 @@ def test_a_translator_shows_the_attention_between_pieces(translator):
         assert not attention[len(target_ids) - 1 :].any()
     assert got["unknown"].sum() == 1
 
-    # The same as training/explain.py computes.
+    # The same as keras-tnattn explain computes.
     ids = source.tokenize(texts[:1])[0].numpy()
     target_ids = target.tokenize(translations[:1])[0].numpy()
     outputs = attention_outputs(model, ids, target_ids[:-1])["decoder_0.cross"]

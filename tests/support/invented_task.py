@@ -94,7 +94,7 @@ COMMAND = training_command(
     train,
     "Tell questions from statements",
     "Writes the run folder.",
-    "",
+    examples="",
     several_devices=False,
     loading=QuestionsRun,
     evaluating=Program("evaluate", "Counts texts.", "", CountOptions, count),

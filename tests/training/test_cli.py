@@ -105,20 +105,10 @@ def test_every_command_is_listed(capsys):
     assert all(f"extra {name})" in " ".join(out.split()) for name in ("serve", "text"))
 
 
-@pytest.mark.parametrize("called", ["keras-tnattn", "train.py"])
-def test_help_names_the_program_that_was_called(called, capsys, monkeypatch):
-    monkeypatch.setattr("sys.argv", [called])
+def test_help_begins_with_the_words_to_type(capsys):
     for name in (*TASKS, *PROGRAMS.keys() - {"serve"}):
         assert main([name, "--help"]) == 0
-        usage, _, text = capsys.readouterr().out.partition("\n")
-        script = name if name in PROGRAMS else "train"
-        if called == "keras-tnattn":
-            assert usage.startswith(f"Usage: keras-tnattn {name} ")
-            assert "python training/" not in text
-        else:
-            assert usage.startswith(f"Usage: python training/{script}.py ")
-            assert (ROOT / f"training/{script}.py").exists()
-            assert "keras-tnattn" not in text
+        assert capsys.readouterr().out.startswith(f"Usage: keras-tnattn {name} ")
 
 
 def test_a_run_to_resume_that_does_not_exist(tmp_path, capsys):

@@ -686,64 +686,12 @@ def test_other_formats_of_keras_are_read(tmp_path):
     np.testing.assert_array_equal(load_file(path).get_weights()[0], model.get_weights()[0])
 
 
-OF_PICTURES = [
-    keras.layers.Conv2D(4, 3, strides=2, padding="same", activation="relu"),
-    keras.layers.BatchNormalization(),
-    keras.layers.DepthwiseConv2D(3, padding="same"),
-    keras.layers.MaxPooling2D(),
-    keras.layers.Flatten(),
-    keras.layers.Dense(3, activation="softmax"),
-]
-OF_IDS = [
-    keras.layers.Embedding(50, 8),
-    keras.layers.Conv1D(6, 3, padding="same"),
-    keras.layers.GlobalAveragePooling1D(),
-    keras.layers.LayerNormalization(),
-    keras.layers.Dense(3, activation="gelu"),
-]
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("shape", "layers"),
-    [
-        ((8, 8, 1), OF_PICTURES),
-        ((None,), OF_IDS),
-        ((5, 4), [keras.layers.Dense(6, activation="tanh"), keras.layers.GlobalMaxPooling1D()]),
-    ],
-    ids=["pictures", "ids", "sequences"],
-)
-def test_a_saved_model_is_read_from_its_graph(shape, layers, tmp_path):
-    ids = shape == (None,)
-    model = keras.Sequential([keras.Input(shape, dtype="int32" if ids else None), *layers])
-    rng = np.random.default_rng(0)
-    for weight in model.weights:
-        weight.assign(rng.uniform(0.1, 1, weight.shape))
-    x = rng.integers(0, 50, (3, 7)) if ids else rng.normal(size=(3, *shape)).astype("float32")
+def test_a_saved_model_is_refused(tmp_path, capsys):
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
     model.export(tmp_path / "exported", verbose=False)
-    read = load_file(tmp_path / "exported")
-    np.testing.assert_allclose(read.predict(x), model.predict(x), rtol=1e-5, atol=1e-6)
-    kinds = (keras.layers.Dense, keras.layers.Conv2D, keras.layers.Embedding)
-    assert any(isinstance(layer, kinds) for layer in read.layers)
-
-
-@pytest.mark.parametrize(
-    "make", [keras.layers.GRU(3), lambda x: keras.ops.where(x < 0, 2 * x, x)], ids=["gru", "where"]
-)
-def test_a_saved_model_of_other_layers_is_refused(make, tmp_path):
-    inputs = keras.Input((5, 4))
-    model = keras.Model(inputs, make(inputs))
-    model.export(tmp_path / "exported", verbose=False)
-    with pytest.raises(InputError, match=r"the operation .*Save the model with model\.save"):
-        load_file(tmp_path / "exported")
-
-
-def test_a_saved_model_that_its_layers_do_not_compute_is_refused(tmp_path):
-    ids = keras.Input((3,), dtype="int32")
-    known = keras.ops.where(ids < 0, 1, ids)  # read as ids below 0 that count from the end
-    keras.Model(ids, keras.layers.Embedding(5, 2)(known)).export(tmp_path / "ids", verbose=False)
-    with pytest.raises(InputError, match=r"for random inputs its layers do not have"):
-        load_file(tmp_path / "ids")
+    expected = "a SavedModel, which has operations and no layers. Save the model with model.save"
+    assert_refused(capsys, [str(tmp_path / "exported")], expected, main=main)
+    assert os.listdir(tmp_path) == ["exported"]
 
 
 def test_a_preset_is_read(tmp_path):

@@ -1,59 +1,13 @@
-"""`predict` with runs whose models read pictures or graphs."""
+"""`predict` with runs whose models read graphs."""
 
 import csv
 
-import keras
 import numpy as np
 import pytest
-from PIL import Image
 from run_folders import assert_refused
 
 from keras_tnattn_train.cli import train
 from keras_tnattn_train.predict import main
-
-
-def test_pictures_of_other_sizes_are_resized_as_in_training(tmp_path, capsys):
-    """Of training are pictures of 4 rows and 6 columns."""
-    rng = np.random.default_rng(0)
-
-    def picture(path, kind, height, width):
-        pixels = rng.integers(0, 15, (height, width))
-        bright = np.s_[: height // 2] if kind == "top" else np.s_[:, : width // 2]
-        pixels[bright] += 200
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels.astype("uint8")).save(path)
-        return str(path)
-
-    for i in range(32):
-        kind = ("left", "top")[i % 2]
-        picture(tmp_path / "pictures" / kind / f"{i}.png", kind, 4, 6)
-    run = tmp_path / "run"
-    arguments = ["images", "--dataset", str(tmp_path / "pictures"), "--learning-rate", "0.02"]
-    tensor_network = ["--attention", "tn", "--bond-dim", "4"]
-    assert train([*arguments, *tensor_network, "--epochs", "6", "--run-dir", str(run)]) == 0
-    capsys.readouterr()
-    sizes = [(4, 6), (12, 18), (4, 24), (16, 6), (10, 10), (2, 2)]
-    kinds = ["left", "top"] * len(sizes)
-    paths = [
-        picture(tmp_path / "new" / f"{i}.png", kind, *sizes[i // 2]) for i, kind in enumerate(kinds)
-    ]
-    assert main([str(run), *paths]) == 0
-    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
-    assert [row["text"] for row in rows] == paths
-    assert [row["label"] for row in rows] == kinds
-    model = keras.models.load_model(run / "model.keras")
-    for path, row in zip(paths, rows, strict=True):
-        with Image.open(path) as image:
-            pixels = np.asarray(image.resize((6, 4), Image.Resampling.LANCZOS), "float32") / 255
-        left, top = keras.ops.convert_to_numpy(keras.ops.softmax(model(pixels[None])))[0]
-        assert float(row["probability of left"]) == pytest.approx(left, abs=2e-6)
-        assert float(row["probability of top"]) == pytest.approx(top, abs=2e-6)
-    table = tmp_path / "table.csv"
-    table.write_text("\n".join(["path", *paths]) + "\n")
-    assert main([str(run), "--input", str(table), "--format", "lines"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.partition("\t")[0] for line in lines] == kinds
-    assert_refused(capsys, [str(run), str(table)], "not a picture", main=main)
 
 
 def test_nodes_in_the_order_asked_for(tmp_path, capsys):

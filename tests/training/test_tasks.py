@@ -48,7 +48,7 @@ def test_the_run_of_another_command_is_refused(tmp_path, monkeypatch, capsys):
 def test_commands_that_read_texts():
     names = {command.name for command in task_commands() if command.loading is not None}
     assert {"classify", "translate"} <= names
-    assert not names & {"rules", "images", "nodes", "compare", "compare-nodes"}
+    assert not names & {"rules", "nodes"}
 
 
 def test_other_runs_are_refused(tmp_path):

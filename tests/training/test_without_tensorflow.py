@@ -23,7 +23,6 @@ RULES = ["--length", "8", "--batches-per-epoch", "2", "--batch-size", "4", "--bo
 OPTIONS = {
     "classify": ["--embedding-dim", "8", "--max-words", "6", "--batch-size", "16"],
     "rules": RULES,
-    "images": ["--attention", "tn", "--bond-dim", "2", "--batch-size", "512"],
 }
 
 

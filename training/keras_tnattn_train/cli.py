@@ -1,4 +1,4 @@
-"""The command line `keras-tnattn`, and that of `training/train.py`."""
+"""The command line `keras-tnattn`, and `training/train.py`, which has its commands that train."""
 
 import importlib
 import importlib.metadata
@@ -47,11 +47,6 @@ def reproduce(arguments: Sequence[str] | None = None) -> int:
     return importlib.import_module("keras_tnattn_studies.reproduce").main(arguments)
 
 
-def program_main(name: str) -> int:
-    """Runs a script of `training/`: one of `PROGRAMS` with the arguments of the command line."""
-    return main([name, *sys.argv[1:]])
-
-
 def _run(arguments: Sequence[str] | None, programs: Mapping[str, tuple[str, str]]) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words == ["--version"]:
@@ -67,7 +62,7 @@ def _run(arguments: Sequence[str] | None, programs: Mapping[str, tuple[str, str]
         summaries = {name: summary for name, (_, summary) in programs.items()}
         text = "Trains models of keras_tnattn"
         text += ", and predicts, compresses and serves with them." if programs else "."
-        return run_commands("train", text, task_commands(), words, summaries)
+        return run_commands("keras-tnattn", text, task_commands(), words, summaries)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:

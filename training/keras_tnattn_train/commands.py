@@ -22,7 +22,6 @@ from keras_tnattn_train.options.options import (
     RunConfig,
     option,
 )
-from keras_tnattn_train.options.program import program
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.processes.devices import Layouts, check_one_process, join, use_devices
 from keras_tnattn_train.runs.finishing import export_note
@@ -45,7 +44,7 @@ class Command:
             models of the command do not read texts.
         searches: Whether its predictions are those of a search with beams.
         several_processes: Whether several processes may run it together.
-        predicting: Loads a finished run that predicts, but for names or paths instead of texts.
+        predicting: Loads a finished run that predicts, but for names instead of texts.
             Default: none.
         columns: Usual names of the column of a table with what it predicts for.
         evaluating: What `evaluate` does with its runs. Default: refuses them.
@@ -75,7 +74,7 @@ class Command:
         self.start(values)
 
     def load_to_predict(self, folder: Path) -> PredictingRun:
-        """As `load`, also of a command that predicts for names or paths."""
+        """As `load`, also of a command that predicts for names."""
         if self.predicting is None:
             return self.load(folder)
         start_backend()
@@ -97,21 +96,21 @@ def loader(module: str, name: str) -> Callable[[Path], Any]:
 
 
 def app_of(
-    script: str,
+    words: str,
     text: str,
     commands: Sequence[Command],
     others: Mapping[str, str] | None = None,
     shows_all: bool = False,
 ) -> cyclopts.App:
-    """Returns a program with commands."""
-    app = new_app(script, text)
+    """Returns a program with commands, which the user calls with `words` and their names."""
+    app = new_app(words, text)
     for command in commands:
         first = () if shows_all else command.first
         app.command(
             function_of(command.options, command.run, first),
             name=command.name,
             help=f"{command.summary}.\n\n{command.description}",
-            help_epilogue=epilogue(f"{program(script)} {command.name}", command.examples, first),
+            help_epilogue=epilogue(f"{words} {command.name}", command.examples, first),
         )
     for name, summary in (others or {}).items():
         app.command(lambda: None, name=name, help=f"{summary}.")
@@ -119,7 +118,7 @@ def app_of(
 
 
 def run_commands(
-    script: str,
+    words: str,
     text: str,
     commands: Sequence[Command],
     arguments: Sequence[str] | None,
@@ -127,7 +126,7 @@ def run_commands(
 ) -> int:
     """Runs a program with commands."""
     shows_all = HELP_ALL in (sys.argv[1:] if arguments is None else arguments)
-    return run(app_of(script, text, commands, others, shows_all), arguments)
+    return run(app_of(words, text, commands, others, shows_all), arguments)
 
 
 def run_demo(demo: Callable[[], None]) -> int:
@@ -158,7 +157,6 @@ def training_command(
     train: Callable[..., None],
     summary: str,
     description: str,
-    examples: str,
     several_devices: bool = True,
     layouts: Callable[[Any, int], Layouts] | None = None,
     others: type[Options] | None = None,
@@ -169,6 +167,7 @@ def training_command(
     `train` takes a `config`, whose `command` is what the user types, a `Run` and, if there are such
     options, `others`, which do not affect what is trained and are no part of the config. `layouts`
     returns the weights that the devices of `--model-parallel` split, of a config and their number.
+    `facts` are further arguments of `Command`, `examples` among them.
     """
 
     def start(values: dict[str, Any]) -> None:
@@ -200,8 +199,15 @@ def training_command(
     fields |= DeviceOptions.model_fields if several_devices else {}
     if layouts is None:
         fields.pop("model_parallel", None)
-    texts = str(config.command), summary, description
-    return Command(*texts, fields, start, examples, several_processes=several_devices, **facts)
+    return Command(
+        name=str(config.command),
+        summary=summary,
+        description=description,
+        options=fields,
+        start=start,
+        several_processes=several_devices,
+        **facts,
+    )
 
 
 def pop_options(values: dict[str, Any], kind: type[Options]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The command line `python training/compress.py`, or `python -m training.compress`."""
+"""The command line `keras-tnattn compress`."""
 
 import contextlib
 import dataclasses
@@ -37,13 +37,13 @@ TEXT = (
 EXAMPLES = """\
 examples:
   make a classifier's run 8 times smaller, and export it from text to labels:
-    python training/compress.py runs/reuters-none-0 --target 8 --export saved_model
+    keras-tnattn compress runs/reuters-none-0 --target 8 --export saved_model
   find the smallest model with another top class for at most 1 % of new texts:
-    python training/compress.py runs/reuters-none-0 --max-flips 0.01
+    keras-tnattn compress runs/reuters-none-0 --max-flips 0.01
   make any Keras model 4 times smaller, with ranks chosen on your own inputs:
-    python training/compress.py model.keras --data inputs.npy --target 4
+    keras-tnattn compress model.keras --data inputs.npy --target 4
   find the smallest ONNX file that loses at most 0.005 of accuracy on a table:
-    python training/compress.py model.h5 --data rows.csv --label-column class \\
+    keras-tnattn compress model.h5 --data rows.csv --label-column class \\
         --max-drop 0.005 --export onnx
 """
 
@@ -59,12 +59,11 @@ FILES = {"onnx": "model.onnx", "litert": "model.tflite", "openvino": "model.xml"
 
 
 class CompressOptions(Options):
-    """The options of `training/compress.py`."""
+    """The options of `keras-tnattn compress`."""
 
     model: str = argument(
         "the folder of a run; a .keras or .h5 file; a .weights.h5 file with the model's config as "
-        ".json beside it; the folder of a keras-hub preset, or of a SavedModel of dense layers, "
-        "convolutions and embeddings"
+        ".json beside it; the folder of a keras-hub preset"
     )
     target: float | None = option(None, MODEL, "make the model X times smaller", metavar="X", ge=1)
     max_drop: float | None = option(
@@ -244,6 +243,11 @@ def _compress(args: CompressOptions) -> None:
         raise InputError(
             f"Expected a file or a folder of a model. Received: {path}, which does not exist"
         )
+    if (path / "saved_model.pb").is_file():
+        raise InputError(
+            f"Expected a Keras model. Received: {path}, a SavedModel, which has operations and no "
+            "layers. Save the model with model.save"
+        )
     if args.data is not None and not Path(args.data).is_file():
         raise InputError(f"Expected a file of inputs. Received: data={args.data}, which is missing")
     if path.is_file():
@@ -254,9 +258,9 @@ def _compress(args: CompressOptions) -> None:
 
         with input_errors((ImportError, RuntimeError)):
             check_form(Path(FILES[args.export]))
-    from keras_tnattn_train.runs.saved_models import is_model_folder
+    from keras_tnattn_train.runs.saved_models import is_preset
 
-    if path.is_dir() and not is_model_folder(path):
+    if path.is_dir() and not is_preset(path):
         folder = Path(args.output or path / ("compressed" if args.replaces else "report"))
         check_output(folder, path / "model.keras", args.replaces)
         with output_folder(folder):

@@ -1,4 +1,4 @@
-"""The command line `training/export.py`: the model of a run, with its text, for other runtimes."""
+"""The command line `keras-tnattn export`: the model of a run, with its text, for other runtimes."""
 
 import shlex
 from pathlib import Path
@@ -15,24 +15,24 @@ KINDS = ("onnx", "litert", "web")
 EXAMPLES = """\
 examples:
   a folder for onnxruntime with all that turns a text into a label, and its reader.py:
-    python training/export.py runs/reuters-none-0 --onnx portable/reuters
+    keras-tnattn export runs/reuters-none-0 --onnx portable/reuters
   the same for phones, of a compressed run:
-    python training/export.py runs/reuters-none-0/compressed --litert portable/reuters
+    keras-tnattn export runs/reuters-none-0/compressed --litert portable/reuters
   a translator, whose folder searches greedily or with a beam:
-    python training/export.py runs/pt-en --onnx portable/pt-en
+    keras-tnattn export runs/pt-en --onnx portable/pt-en
   a language model, whose folder continues texts:
-    python training/export.py runs/language-sdpa-0 --onnx portable/language
+    keras-tnattn export runs/language-sdpa-0 --onnx portable/language
   a page that classifies or translates in the browser, from any static server:
-    python training/export.py runs/reuters-none-0/compressed --web page
+    keras-tnattn export runs/reuters-none-0/compressed --web page
     python -m http.server --directory page
   the classifier that comes with the package, for the server:
-    python training/export.py docstrings --saved-models saved_models
+    keras-tnattn export docstrings --saved-models saved_models
     python -m keras_tnattn_serving saved_models
 """
 
 
 class ExportOptions(Options):
-    """The options of `training/export.py`."""
+    """The options of `keras-tnattn export`."""
 
     run: str = argument(
         "the folder of a finished run of classify, translate or language, or of a compressed one; "

@@ -1,4 +1,4 @@
-"""The command line: `python training/predict.py RUN_OR_SAVED_MODEL`, or `-m training.predict`."""
+"""The command line `keras-tnattn predict RUN_OR_SAVED_MODEL`."""
 
 import contextlib
 import csv
@@ -17,7 +17,15 @@ from keras_tnattn_train.commands import Command
 from keras_tnattn_train.data.sentences import COLUMNS, Row, from_file, from_strings
 from keras_tnattn_train.options.apps import Program
 from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.options.options import DATA, OUTPUT, SEARCH, Options, argument, option
+from keras_tnattn_train.options.options import (
+    DATA,
+    EITHER,
+    OUTPUT,
+    SEARCH,
+    Options,
+    argument,
+    option,
+)
 from keras_tnattn_train.options.search import LARGEST_BEAM, check_n_best, search_batch_option
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.runs.counter import Counter
@@ -31,22 +39,21 @@ BATCHES = 32  # that are read and sorted by length together
 EXAMPLES = """\
 examples:
   predict with a model that comes with the package:
-    python training/predict.py docstrings "Draws a line." --format lines
-    python training/predict.py dates-and-names "16:52 e 17 de dezembro de 1963" --format lines
+    keras-tnattn predict docstrings "Draws a line." --format lines
+    keras-tnattn predict dates-and-names "16:52 e 17 de dezembro de 1963" --format lines
   predict for sentences on the command line, with an exported model or with a run:
-    python training/predict.py saved_models/docstrings "Draws a line." "Fits the classifier."
-    python training/predict.py runs/mine "uma frase" --format lines
+    keras-tnattn predict saved_models/docstrings "Draws a line." "Fits the classifier."
+    keras-tnattn predict runs/mine "uma frase" --format lines
   read a text file with one sentence per line, and write JSON lines:
-    python training/predict.py runs/mine --input sentences.txt --format jsonl \\
+    keras-tnattn predict runs/mine --input sentences.txt --format jsonl \\
         --output predictions.jsonl
   read a column of a table, compressed or not, and write the probability of every class:
-    python training/predict.py runs/mine --input reviews.csv.gz --column review \\
+    keras-tnattn predict runs/mine --input reviews.csv.gz --column review \\
         --output labels.csv
-  classify pictures, or nodes of the graph that a run was trained on:
-    python training/predict.py runs/pictures new/1.png new/2.png
-    python training/predict.py runs/graph --input names.txt
+  classify nodes of the graph that a run was trained on:
+    keras-tnattn predict runs/graph --input names.txt
   read the standard input, and write the three best of four hypotheses:
-    cat sentences.txt | python training/predict.py runs/pt-en --beam 4 --n-best 3
+    cat sentences.txt | keras-tnattn predict runs/pt-en --beam 4 --n-best 3
 exit status: 0; 1 if there were bad rows (empty or unreadable), which are left out and reported
 with their numbers (--format lines writes an empty line for each); 2 for invalid input; 130 if
 interrupted; 141 if the output is closed, as by head. Row 1 of a table is its header.
@@ -54,19 +61,19 @@ interrupted; 141 if the output is closed, as by head. Row 1 of a table is its he
 
 
 class PredictOptions(Options):
-    """The options of `training/predict.py`."""
+    """The options of `keras-tnattn predict`."""
 
     model: str = option(
         ...,
         DATA,
-        "the folder of a finished run of classify, translate, language, images or nodes, or of an "
+        "the folder of a finished run of classify, translate, language or nodes, or of an "
         "exported model, or the name of a model that comes with the package: docstrings, "
-        "dates-and-names (digits, which reads pictures, is for keras_tnattn.load)",
+        "dates-and-names (digits, which reads pictures, is for keras_small.load)",
         metavar="MODEL",
-        named_or_not=True,
+        given=EITHER,
     )
     sentences: tuple[str, ...] = argument(
-        "sentences, paths of pictures or names of nodes to predict for", repeated=True
+        "sentences or names of nodes to predict for", repeated=True
     )
     input: str | None = option(
         None,
@@ -147,7 +154,7 @@ def _predict(args: PredictOptions) -> int:
     with contextlib.ExitStack() as stack:
         if args.sentences:
             files = [text for text in args.sentences if Path(text).suffix and os.path.isfile(text)]
-            if files and not (command and command.name == "images"):
+            if files:
                 raise InputError(f"Expected sentences. Received: {files[0]}, a file: use --input")
             rows = from_strings(args.sentences)
         else:

@@ -9,7 +9,6 @@ from keras_tnattn_train.commands import Command
 from keras_tnattn_train.options.apps import HELP_ALL, Program
 from keras_tnattn_train.options.errors import InputError, exit_status
 from keras_tnattn_train.options.options import Options, argument
-from keras_tnattn_train.options.program import program
 from keras_tnattn_train.tasks import command_of, task_commands
 
 
@@ -30,19 +29,19 @@ def explain(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(
-    script: str, hook: Callable[[Command], Program | None], arguments: Sequence[str] | None
+    name: str, hook: Callable[[Command], Program | None], arguments: Sequence[str] | None
 ) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     run = next((Path(word) for word in words if Path(word, "config.json").is_file()), None)
     programs = {c.name: p for c in task_commands() if (p := hook(c)) is not None}
     if run is None and HELP_ALL in words:
-        for name, each in programs.items():
-            print(f"Of a run of {name}:\n")
+        for command_name, each in programs.items():
+            print(f"Of a run of {command_name}:\n")
             each([HELP_ALL])
         return 0
     if run is None:
         received = ["--", " ".join(words)] if words and "--help" not in words else words
-        return _without_run(script, programs)(received)
+        return _without_run(name, programs)(received)
     chosen: list[Program] = []
 
     def choose() -> None:
@@ -50,7 +49,7 @@ def _run(
         if command is None or command.name not in programs:
             received = f"a run of {command.name}" if command else "another folder"
             raise InputError(
-                f"Expected a run of {' or '.join(programs)} for {script}. Received: {run}, "
+                f"Expected a run of {' or '.join(programs)} for {name}. Received: {run}, "
                 f"{received}. The scores of other runs are in their results.json"
             )
         chosen.append(programs[command.name])
@@ -58,14 +57,16 @@ def _run(
     return exit_status(choose) or chosen[0](words)
 
 
-def _without_run(script: str, programs: dict[str, Program]) -> Program:
+def _without_run(name: str, programs: dict[str, Program]) -> Program:
     """Returns the program that lists what can be done, and asks for a run."""
-    texts = "\n\n".join(f"Of {name}: {each.text}" for name, each in programs.items())
+    texts = "\n\n".join(f"Of {command}: {each.text}" for command, each in programs.items())
     examples = "".join(each.examples.removeprefix("examples:\n") for each in programs.values())
-    name = program(script)
-    text = f"The options depend on the run: see {name} RUN --help or {name} {HELP_ALL}.\n\n{texts}"
+    words = f"keras-tnattn {name}"
+    text = (
+        f"The options depend on the run: see {words} RUN --help or {words} {HELP_ALL}.\n\n{texts}"
+    )
     refuse = functools.partial(_refuse, " or ".join(programs))
-    return Program(script, text, f"examples:\n{examples}", RunOptions, refuse)
+    return Program(name, text, f"examples:\n{examples}", RunOptions, refuse)
 
 
 def _refuse(names: str, options: RunOptions) -> None:

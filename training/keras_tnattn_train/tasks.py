@@ -10,11 +10,8 @@ from keras_tnattn_train.system.files import read_object
 # Each module has a `COMMAND`.
 TASKS = {
     "classify": "keras_tnattn_train.classify.command",
-    "compare": "keras_tnattn_train.classify.compare",
     "rules": "keras_tnattn_train.rules.command",
-    "images": "keras_tnattn_train.images.command",
     "nodes": "keras_tnattn_train.nodes.command",
-    "compare-nodes": "keras_tnattn_train.nodes.compare",
     "translate": "keras_tnattn_train.translate.command",
     "language": "keras_tnattn_train.language.command",
 }

@@ -244,7 +244,7 @@ def test_a_diverging_run_stops(tmp_path, capsys):
     assert Run(tmp_path / "run").results is None
 
 
-@pytest.mark.parametrize("script", [["training/train.py"], ["-m", "training.train"]])
+@pytest.mark.parametrize("script", [["training/train.py"], ["-m", "keras_tnattn_train"]])
 def test_both_ways_to_start(script):
     run = [sys.executable, *script, "classify", "--help-all"]
     shown = subprocess.run(run, cwd=ROOT, check=True, capture_output=True, text=True).stdout

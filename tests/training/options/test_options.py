@@ -14,11 +14,11 @@ from keras_tnattn_train import compress, predict, programs
 from keras_tnattn_train.classify.config import ClassifyConfig
 from keras_tnattn_train.cli import train as main
 from keras_tnattn_train.commands import RunOptions, app_of, run_to_train
-from keras_tnattn_train.images.config import ImagesConfig
 from keras_tnattn_train.options.attentions import registered_attentions
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import (
     DATA,
+    IN_PLACE,
     MODEL,
     Options,
     choices,
@@ -35,7 +35,7 @@ from keras_tnattn_train.translate.models import build_translator
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMANDS = task_commands()
-CONFIGS = (ClassifyConfig, RulesConfig, ImagesConfig, TranslateConfig)
+CONFIGS = (ClassifyConfig, RulesConfig, TranslateConfig)
 
 
 class Example(Options):
@@ -48,7 +48,7 @@ class Example(Options):
     bits: int | None = option(None, MODEL, "bits", choices=(8, 4))
     patience: int | None = option(None, DATA, "a patience", ge=1)
     flag: bool = option(False, DATA, "a flag")
-    double: int = option(None, DATA, "computed", compute=lambda values: 2 * values["count"], le=8)
+    double: int = option(lambda values: 2 * values["count"], DATA, "computed", le=8)
 
 
 class TestValues:
@@ -168,10 +168,10 @@ class TestCommandLine:
         assert_refused(capsys, ["classify", "--epoch", "3"], known)
 
     def test_lists_and_repetitions(self):
-        arguments = ["compare", "--seeds", "3", "4", "--attentions", "tsa", "ada"]
+        arguments = ["translate", "--checkpoint-epochs", "3", "4"]
         app = app_of("train", "Trains.", COMMANDS)
         start = app([*arguments, "--epochs", "5", "--epochs=6"], exit_on_error=False)
-        assert start.args[0] == {"seeds": (3, 4), "attentions": ("tsa", "ada"), "epochs": 6}
+        assert start.args[0] == {"checkpoint_epochs": (3, 4), "epochs": 6}
 
     def test_neither_an_error_nor_help_loads_tensorflow(self, tmp_path):
         table = tmp_path / "table.csv"
@@ -198,7 +198,7 @@ class TestCommandLine:
         assert expected in run_python("-c", code).stderr
 
     def test_data_need_no_option(self, capsys):
-        for command in ("classify", "translate", "images", "language"):
+        for command in ("classify", "translate", "language"):
             assert_refused(capsys, [command, "none.csv"], "none.csv")
         assert main(["classify", "none.csv", "other.csv"]) == 2
         error = capsys.readouterr().err
@@ -250,7 +250,7 @@ class TestHelp:
         assert program(["--help-all" if has_more else "--help"]) == 0
         text = " ".join(capsys.readouterr().out.replace("│", " ").split())
         for name, field in kind.model_fields.items():
-            positional = extras(field)["positional"]
+            positional = extras(field)["given"] == IN_PLACE
             word = name.upper() if positional else f"--{name.replace('_', '-')} "
             assert word in text, name
             assert_described(name, field, text)

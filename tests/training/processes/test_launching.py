@@ -15,9 +15,9 @@ NUMBER = "import os; n = int(os.environ['KERAS_DISTRIBUTION_PROCESS_ID'])\n"
 def launch(tmp_path, code, processes=3):
     script = tmp_path / "script.py"
     script.write_text(NUMBER + code)
-    words = ["-m", "training.launch", "-n", str(processes), "--", str(script), "--epochs", "3"]
+    launcher = ("-m", "keras_tnattn_train", "launch", "-n", str(processes))
     begin = time.monotonic()
-    done = run_python(*words, status=None, cwd=ROOT, timeout=60)
+    done = run_python(*launcher, "--", script, "--epochs", "3", status=None, cwd=ROOT, timeout=60)
     return done, time.monotonic() - begin
 
 
@@ -84,8 +84,3 @@ def test_invalid_input_is_reported_once(tmp_path):
 def test_what_is_refused(arguments, capsys):
     assert main(arguments) == 2
     assert capsys.readouterr().err.startswith("error: ")
-
-
-def test_it_runs_as_a_script_too(tmp_path):
-    done = run_python(ROOT / "training/launch.py", "--help", cwd=tmp_path, timeout=60)
-    assert "Starts processes that train one run together" in done.stdout

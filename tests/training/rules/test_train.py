@@ -21,9 +21,11 @@ tensorflow_only = pytest.mark.skipif(not EXPORTS, reason="only the TensorFlow ba
 QUICK = {"length": 6, "bond_dim": 2, "epochs": 3, "batches_per_epoch": 20, "learning_rate": 0.05}
 
 
+OPTIONS = [f"--{name.replace('_', '-')}={value}" for name, value in QUICK.items()]
+
+
 def command(folder, *more):
-    options = ["--name", "same", "--boundary", "fixed"]
-    options += [f"--{name.replace('_', '-')}={value}" for name, value in QUICK.items()]
+    options = ["--name", "same", "--boundary", "fixed", *OPTIONS]
     return ["rules", "--rule", "204", "--run-dir", str(folder), *options, *more]
 
 
@@ -226,7 +228,7 @@ print(json.dumps([rows.numpy().tolist(), got["probabilities"].numpy().tolist()])
 def test_the_demo_trains_exports_and_shows_one_table(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(demo_rules, "RULES", (204,))
-    monkeypatch.setattr(demo_rules, "OPTIONS", QUICK)
+    monkeypatch.setattr(demo_rules, "COMMAND", " ".join(["rules --rule {rule} --export", *OPTIONS]))
     assert exit_status(demo_rules.run) == 0
     first = capsys.readouterr().out
     table = (tmp_path / "runs/demo-rules/table.md").read_text(encoding="utf-8")
@@ -245,11 +247,10 @@ def test_the_demo_trains_exports_and_shows_one_table(tmp_path, monkeypatch, caps
 
 
 def test_the_table_and_the_summary_show_the_worst_trained_length():
-    config = RulesConfig(rule=90, length=5)
     accuracies = {"4": 0.5, "5": 1.0, "10": 0.75, "20": 1.0, "80": 0.9, "640": 0.5}
     result = {"accuracies": accuracies, "parameters": {"all": 1216}, "seconds": 29.6}
     result |= {"trained_lengths": [4, 5], "trained_accuracy": 0.5}
-    _, first, line = demo_rules.lines_of([RulesConfig(length=5), config], [result, result])
+    _, first, line = demo_rules.lines_of({30: result, 90: result})
     assert first[0] == "30"
     assert line == ("90", "50.000", "100", "75.000", "100", "90.000", "50.000", "1,216", "30")
     assert rules.summary(result).splitlines() == [
@@ -284,8 +285,8 @@ class TestRefusals:
         assert_refused(capsys, arguments, "steps=40", "bond_dim")
 
     def test_a_run_of_another_command(self, uninterrupted, capsys):
-        arguments = ["images", "--run-dir", str(uninterrupted), "--resume"]
-        assert_refused(capsys, arguments, "Expected a run of images. Received: one of rules")
+        arguments = ["nodes", "--run-dir", str(uninterrupted), "--resume"]
+        assert_refused(capsys, arguments, "Expected a run of nodes. Received: one of rules")
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ import shlex
 import pytest
 
 from keras_tnattn_train.classify.config import ClassifyConfig
-from keras_tnattn_train.images.config import ImagesConfig
 from keras_tnattn_train.rules.config import RulesConfig
 from keras_tnattn_train.runs.cards import describe
 from keras_tnattn_train.translate.config import TranslateConfig
@@ -15,14 +14,13 @@ from keras_tnattn_train.translate.config import TranslateConfig
     [
         ("classify", ClassifyConfig(attention="tsa", damping=0.5), "--damping 0.5"),
         ("rules", RulesConfig(rule=110, export=True), "--rule 110"),
-        ("images", ImagesConfig(attention="tn", patch_size=2), "--patch-size 2"),
         ("translate", TranslateConfig(checkpoint_epochs=(2, 5)), "--checkpoint-epochs 2 5"),
     ],
 )
 def test_the_command_trains_the_same_again(command, config, words):
     results = {"test_accuracy": 0.5, "seconds": 3, "parameters": 7, "rows": {"train": 2}}
     card = describe(config, {"name": "mine"}, results)
-    assert card["command"].startswith(f"python training/train.py {command} ")
+    assert card["command"].startswith(f"keras-tnattn {command} ")
     assert words in card["command"]
     assert shlex.split(card["command"]).count("--export") == 1
     assert card["scores"] == {"test_accuracy": 0.5}
@@ -58,7 +56,7 @@ def test_the_command_trains_the_same_again(command, config, words):
 def test_the_command_names_what_the_other_options_do_not_decide(config, words):
     command = "classify" if isinstance(config, ClassifyConfig) else "translate"
     described = describe(config, {}, {})["command"]
-    expected = ["python", "training/train.py", command, *words.split(), "--export"]
+    expected = ["keras-tnattn", command, *words.split(), "--export"]
     assert shlex.split(described) == expected
 
 

@@ -50,7 +50,8 @@ def linear_svms(configs: Iterable[ClassifyConfig], data: LabeledTexts) -> dict[i
         started = time.perf_counter()
         classifier = fitted_svm(config, data, train)
         seconds = time.perf_counter() - started
-        words, machine = classifier[0], classifier[1]
+        words = classifier[0]
+        machine = classifier[1]
         results[config.seed] = {
             "train_accuracy": classifier.score(texts_of(data, train), data.labels[train]),
             "test_accuracy": classifier.score(texts_of(data, test), data.labels[test]),

@@ -46,23 +46,31 @@ COMMAND = training_command(
     "Writes the run folder: config.json, data.json, metrics.csv, results.json, "
     "learning_curves.png, confusion_matrix.png, psi.png (--attention tsa or tga), report.csv, "
     "mistakes.csv, model.keras and checkpoints.",
-    """\
+    examples="""\
 examples:
   classify the docstrings of the installed libraries; no network needed:
-    python training/train.py classify
+    keras-tnattn classify
   classify Reuters newswires with the model of the paper on tensorized spectral attention:
-    python training/train.py classify --dataset reuters --recipe paper
+    keras-tnattn classify --dataset reuters --recipe paper
   use your own table, keep the best epoch, and export to saved_models/mine/1/:
-    python training/train.py classify --dataset mine.csv --text-column body \\
+    keras-tnattn classify --dataset mine.csv --text-column body \\
         --label-column topic --early-stopping 3 --name mine --export
   continue an interrupted run:
-    python training/train.py classify --name mine --resume
+    keras-tnattn classify --name mine --resume
 """,
     loading=loader("keras_tnattn_train.classify.loading", "ClassifierRun"),
     evaluating=evaluate.PROGRAM,
     explaining=explain.PROGRAM,
     first=(
-        *("resume", "dataset", "text_column", "label_column", "recipe", "attention"),
-        *("epochs", "early_stopping", "export", "name"),
+        "resume",
+        "dataset",
+        "text_column",
+        "label_column",
+        "recipe",
+        "attention",
+        "epochs",
+        "early_stopping",
+        "export",
+        "name",
     ),
 )

@@ -10,6 +10,7 @@ from keras_tnattn_train.data.texts.registry import TEXT_SETS
 from keras_tnattn_train.options.attentions import fact_of_attentions, registered_attentions
 from keras_tnattn_train.options.options import (
     DATA,
+    EITHER,
     MODEL,
     TRAINING,
     ExportConfig,
@@ -31,7 +32,8 @@ ARGUMENTS = {
     **{name: (name,) for name in ("tt_ranks", "filter_order", "residual_units", "residual_dim")},
 }
 # The most words of a text that are read by default, and with all pairs of them compared.
-MOST_WORDS, PAIRWISE_WORDS = 4096, 1024
+MOST_WORDS = 4096
+PAIRWISE_WORDS = 1024
 RECIPES = ("tuned", "paper")
 SPLITS = ("words", "characters")
 CLASS_WEIGHTS = ("none", "balanced")
@@ -100,7 +102,7 @@ class ClassifyConfig(ExportConfig):
         + "; tfds:NAME: a set of TensorFlow Datasets; or the path of a .csv, .tsv or .jsonl "
         "file (.gz, .xz, .bz2, .zip), of a .parquet file, or of a folder with one subfolder of "
         ".txt files per class",
-        named_or_not=True,
+        given=EITHER,
         brief="a .csv, .tsv, .jsonl or .parquet file, a folder with one subfolder of .txt files "
         "per class, or a named set such as reuters",
     )
@@ -121,10 +123,9 @@ class ClassifyConfig(ExportConfig):
     skip_bad_rows: bool = skip_bad_rows_option()
     recipe: str = recipe_option("tuned")
     test_fraction: float = option(
-        None,
+        _by_recipe(0.2, 0.4),
         DATA,
         "share of the rows for the test (tuned: 0.2; paper: 0.4)",
-        compute=_by_recipe(0.2, 0.4),
         gt=0,
         lt=1,
     )
@@ -136,12 +137,11 @@ class ClassifyConfig(ExportConfig):
         choices=SPLITS,
     )
     max_words: int | None = option(
-        None,
+        _by_recipe(None, 200),
         DATA,
         "maximum number of words of a text; the rest is cut off (tuned: enough for 99 % of the "
         f"training texts, but at most {MOST_WORDS}, or {PAIRWISE_WORDS} for an attention that "
         "compares all pairs of words; paper: 200)",
-        compute=_by_recipe(None, 200),
         ge=1,
         le=100_000,
     )
@@ -154,12 +154,11 @@ class ClassifyConfig(ExportConfig):
     )
 
     attention: str = option(
-        None,
+        _by_recipe("none", "tsa"),
         MODEL,
         "; ".join(f"{name}: {summary}" for name, summary in ATTENTIONS.items())
         + " (tuned: none; paper: tsa)",
         choices=tuple(ATTENTIONS),
-        compute=_by_recipe("none", "tsa"),
         brief="(tuned: none; paper: tsa)",
     )
     num_layers: int = option(
@@ -176,38 +175,34 @@ class ClassifyConfig(ExportConfig):
         16, MODEL, "maximum rank of the embedding (tensor_train, low_rank)", ge=1, le=4096
     )
     feedforward_dim: int = option(
-        None,
+        _by_recipe(0, 20),
         MODEL,
         "units of the hidden layer before the output; 0: no such layer (tuned: 0; paper: 20)",
-        compute=_by_recipe(0, 20),
         ge=0,
         le=65_536,
     )
     initial_weights: str = option(
-        None,
+        _default_initial_weights,
         MODEL,
         "svm: the embedding and the last layer start from a linear support vector machine of "
         "TF-IDF weights, fitted to the training part (needs a dense embedding of at least 2 "
         "dimensions and no hidden layer); random (tuned: svm where possible; paper: random)",
-        compute=_default_initial_weights,
         choices=INITIAL_WEIGHTS,
     )
     word_dropout: float = option(
-        None,
+        _by_recipe(0.6, 0.0, without=0.5),
         MODEL,
         "rate at which training drops whole words after the embedding (tuned: 0.6, or 0.5 "
         "with a tensor-train embedding, or --attention none and random initial weights; paper: 0)",
-        compute=_by_recipe(0.6, 0.0, without=0.5),
         ge=0,
         lt=1,
     )
     dropout: float = option(
-        None,
+        _by_recipe(0.5, 0.1, without=0.1),
         MODEL,
         "rate of the dropout after the average over the words, and after the hidden layer "
         "(tuned: 0.5, or 0.1 with a tensor-train embedding, or --attention none and random initial "
         "weights; paper: 0.1)",
-        compute=_by_recipe(0.5, 0.1, without=0.1),
         ge=0,
         lt=1,
     )
@@ -246,21 +241,19 @@ class ClassifyConfig(ExportConfig):
     )
 
     epochs: int = epochs_option(
-        None, "passes over the training part (tuned: 8; paper: 10)", compute=_by_recipe(8, 10)
+        _by_recipe(8, 10), "passes over the training part (tuned: 8; paper: 10)"
     )
     batch_size: int = option(
-        None,
+        _by_recipe(64, 32),
         TRAINING,
         "rows per step (tuned: 64; paper: 32)",
-        compute=_by_recipe(64, 32),
         ge=1,
         le=1_048_576,
     )
     learning_rate: float = option(
-        None,
+        _by_recipe(2e-3, 1e-3),
         TRAINING,
         "initial learning rate of Adam (tuned: 0.002, which decays to 0 at the end; paper: 0.001)",
-        compute=_by_recipe(2e-3, 1e-3),
         gt=0,
     )
     early_stopping: int | None = early_stopping_option(
@@ -268,13 +261,10 @@ class ClassifyConfig(ExportConfig):
         "and keep the best epoch"
     )
     validation_fraction: float = option(
-        None,
+        lambda values: 0.1 if values["recipe"] == "tuned" or values["early_stopping"] else 0.0,
         TRAINING,
         "share of the training part that is not trained on, but measured after each epoch (tuned, "
         "or with --early-stopping: 0.1; paper: 0)",
-        compute=lambda values: (
-            0.1 if values["recipe"] == "tuned" or values["early_stopping"] else 0.0
-        ),
         ge=0,
         lt=1,
     )

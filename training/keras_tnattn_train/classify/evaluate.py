@@ -12,7 +12,14 @@ from keras_tnattn_train.data.tables import quantity
 from keras_tnattn_train.data.texts import LabeledTexts, load_texts, split_rows
 from keras_tnattn_train.options.apps import Program
 from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.options.options import DATA, Options, argument, option, skip_bad_rows_option
+from keras_tnattn_train.options.options import (
+    DATA,
+    EITHER,
+    Options,
+    argument,
+    option,
+    skip_bad_rows_option,
+)
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.runs.tables import table_of
 from keras_tnattn_train.system.files import read_object, write_json
@@ -24,8 +31,8 @@ LARGEST_CONFUSION = 12  # classes of a table of confusions that is printed
 EXAMPLES = """\
 examples:
   measure a classifier on its test part, and its compressed model on a table of other texts:
-    python training/evaluate.py runs/reuters-tsa-0
-    python training/evaluate.py runs/reuters-tsa-0/compressed --dataset new.csv
+    keras-tnattn evaluate runs/reuters-tsa-0
+    keras-tnattn evaluate runs/reuters-tsa-0/compressed --dataset new.csv
 """
 
 
@@ -38,7 +45,7 @@ class EvaluateOptions(Options):
         DATA,
         "labeled texts: a table, a folder or a name, as for classify (default: the test part of "
         "the data that the run was trained on)",
-        named_or_not=True,
+        given=EITHER,
     )
     data_dir: str | None = option(
         None, DATA, "folder that holds the named data sets, for --dataset", metavar="DIR"
@@ -125,9 +132,11 @@ def evaluate_run(options: EvaluateOptions) -> dict[str, Any]:
         if data.fingerprint() == run.fingerprint:
             notes.append("most of these texts were trained on; leave out the table for the others")
     else:
-        name, data = "test", _own_texts(run)
+        name = "test"
+        data = _own_texts(run)
         rows = split_rows(data.labels, run.config.test_fraction, run.config.seed)[1]
-        labels, notes = data.labels[rows], list[str]()
+        labels = data.labels[rows]
+        notes = list[str]()
     probabilities = run.probabilities(data.texts, rows)
     predictions = probabilities.argmax(axis=-1)
     measured = _scores(labels, predictions, run.class_names)
@@ -173,7 +182,8 @@ def _other_texts(
         raise InputError(f"Expected class_names in {Path(options.run, 'data.json')}. {hint}")
     number = {name: i for i, name in enumerate(class_names)}
     numbers = np.array([number.get(name, -1) for name in data.class_names])[data.labels]
-    rows, notes = np.flatnonzero(numbers >= 0), list(data.notes)
+    rows = np.flatnonzero(numbers >= 0)
+    notes = list(data.notes)
     if len(rows) < len(numbers):
         counts = np.bincount(data.labels)
         others = [i for i, name in enumerate(data.class_names) if name not in number]

@@ -17,14 +17,17 @@ from keras_tnattn_train.system.files import write_json, writing
 if TYPE_CHECKING:
     from keras_tnattn_train.classify.loading import ClassifierRun
 
-INDEX, EXPLANATION = "index.html", "explanation.json"
-SHOWN_CLASSES, SHOWN_WORDS = 5, 20  # that are printed
+INDEX = "index.html"
+EXPLANATION = "explanation.json"
+# That are printed.
+SHOWN_CLASSES = 5
+SHOWN_WORDS = 20
 DRAWN_WORDS = 60  # of a picture
 EXAMPLES = """\
 examples:
   show what a classifier, and its compressed model, attend to:
-    python training/explain.py runs/reuters-tsa-0 "Oil prices rose after the meeting."
-    python training/explain.py runs/reuters-tsa-0/compressed "Oil prices rose." --out oil
+    keras-tnattn explain runs/reuters-tsa-0 "Oil prices rose after the meeting."
+    keras-tnattn explain runs/reuters-tsa-0/compressed "Oil prices rose." --out oil
 """
 
 

@@ -80,7 +80,8 @@ def write_mistakes(
     path: Path,
 ) -> None:
     """Writes the 100 most confident mistakes, the most confident first."""
-    predictions, rows = probabilities.argmax(axis=-1), np.arange(len(labels))
+    predictions = probabilities.argmax(axis=-1)
+    rows = np.arange(len(labels))
     wrong = rows[predictions != labels]
     order = np.argsort(-probabilities.max(axis=-1)[wrong], kind="stable")
     _write(

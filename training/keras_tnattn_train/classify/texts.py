@@ -12,7 +12,8 @@ _SPACELESS_LETTERS = re.compile(
 )
 _SAMPLE_SIZE = 1000  # texts
 # Longer than the mean word of languages with spaces, and of words that are separated by hand.
-_LONG_WORD, _LONG_UNSPACED = 15, 4
+_LONG_WORD = 15
+_LONG_UNSPACED = 4
 
 
 def warning_without_spaces(texts: Sequence[str]) -> str | None:

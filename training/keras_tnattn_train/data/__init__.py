@@ -1,1 +1,1 @@
-"""Reads texts, sentence pairs, images and graphs, and makes batches of them."""
+"""Reads texts, sentence pairs and graphs, and makes batches of them."""

@@ -27,7 +27,10 @@ class ArrayBatches(keras.utils.PyDataset):
         sample_weights: np.ndarray | None = None,
     ) -> None:
         super().__init__()
-        self.inputs, self.labels, self.batch_size, self.seed = inputs, labels, batch_size, seed
+        self.inputs = inputs
+        self.labels = labels
+        self.batch_size = batch_size
+        self.seed = seed
         self.sample_weights = sample_weights
         self.set_epoch(0)
 

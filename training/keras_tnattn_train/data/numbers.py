@@ -14,7 +14,9 @@ _MOST_CLASSES = 2**31  # as labels are int32
 
 def read_numbers(path: Path, label_column: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns floats `(rows, columns)` in the order of a table, and its classes `(rows,)`."""
-    inputs, labels, bad = [], [], BadRows(path, None)
+    inputs = []
+    labels = []
+    bad = BadRows(path, None)
     with open_table(path) as table:
         place = table.place(label_column)
         if place is None:

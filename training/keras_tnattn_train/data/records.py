@@ -42,7 +42,8 @@ class Lines(Iterator[str]):
     """The lines of a file; lines that were read can be put back, to be read again."""
 
     def __init__(self, file: Iterable[str]) -> None:
-        self._file, self._again = iter(file), list[str]()  # the last one is the next one
+        self._file = iter(file)
+        self._again = list[str]()  # the last one is the next one
         self.since: list[str] = []
         self.number = 1
 
@@ -100,14 +101,17 @@ class QuotedRecords(Iterator[Record]):
     """The records of a CSV file, whose fields may be within quotation marks."""
 
     def __init__(self, lines: Lines, delimiter: str, size: int | None = None) -> None:
-        self._lines, self._delimiter, self._size = lines, delimiter, size
+        self._lines = lines
+        self._delimiter = delimiter
+        self._size = size
         self._reader = csv.reader(lines, delimiter=delimiter, strict=True)
         escape = re.escape(delimiter)
         self._escaped_field = re.compile(
             rf'(?:"((?:[^"\\]|\\.|"")*)"|((?!")[^{escape}\r\n]*))({escape}|\r?\n|\r|$)', re.DOTALL
         )
         # Whether, and up to which line, a field may end that began in a bad record.
-        self._recovering, self._recovered = False, 0
+        self._recovering = False
+        self._recovered = 0
 
     def __next__(self) -> Record:
         record = self._next()
@@ -116,9 +120,11 @@ class QuotedRecords(Iterator[Record]):
         return record
 
     def _next(self) -> Record:
-        lines, number = self._lines, self._lines.number
+        lines = self._lines
+        number = self._lines.number
         lines.mark()
-        problem, fields = None, list[str]()
+        problem = None
+        fields = list[str]()
         try:
             fields = next(self._reader)
         except csv.Error as error:
@@ -137,7 +143,8 @@ class QuotedRecords(Iterator[Record]):
             problem = _LATE_CLOSING_MARK
         if problem is not None:
             begin = lines.since[0].strip()[:40]
-            self._recovering, self._recovered = True, lines.number
+            self._recovering = True
+            self._recovered = lines.number
             lines.put_back(len(lines.since) - 1)
             return Record(number, [], f"{problem}, in the row that begins with {begin!r}")
         if self._recovering and fields:
@@ -158,10 +165,14 @@ class QuotedRecords(Iterator[Record]):
 
     def _with_backslashes(self, number: int) -> Record | None:
         """Reads a record with escaped quotation marks; if it is none, its lines come again."""
-        text, count = "", 0
+        text = ""
+        count = 0
         for line in itertools.islice(self._lines, _LONGEST_ESCAPED):
-            text, count = text + line, count + 1
-            fields, position, end = list[str](), 0, self._delimiter
+            text += line
+            count += 1
+            fields = list[str]()
+            position = 0
+            end = self._delimiter
             while end == self._delimiter:
                 match = self._escaped_field.match(text, position)
                 if match is None:

@@ -8,16 +8,21 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from keras_tnattn_train.classify.config import ClassifyConfig
-from keras_tnattn_train.classify.texts import read_texts
 from keras_tnattn_train.commands import run_demo
-from keras_tnattn_train.runs.many import exported_folder
+from keras_tnattn_train.demos.runs import finished
+from keras_tnattn_train.system.files import save_text
 
 RUNS = Path("runs/demo")
-ATTENTIONS = ("tsa", "dpa", "ada")  # the first is exported
-OPTIONS: dict[str, Any] = {"dataset": "docstrings", "recipe": "paper", "epochs": 6}
+COMMAND = "classify --dataset docstrings --recipe paper --epochs 6"
+# The options of each model, by the name of its run: attentions of about 300 weights, as in the
+# papers. The first is exported.
+MODELS = {
+    "docstrings": "--attention tsa --embedding-dim 64 --export",
+    "docstrings-dpa": "--attention dpa --embedding-dim 6",
+    "docstrings-ada": "--attention ada --embedding-dim 6",
+}
+HEADER = ("run", "attention weights", "all weights", "train %", "test %")
 SENTENCES = (
     "Draws the line with the given color and marker on the axes of the figure.",
     "Fits the classifier to the training samples and returns the estimator itself.",
@@ -38,14 +43,29 @@ print("  keras_tnattn imported:", "keras_tnattn" in sys.modules)
 
 def run() -> None:
     """Runs the demo."""
-    data = read_texts(ClassifyConfig(**OPTIONS))
-    from keras_tnattn_train.classify.compare import compare, table_configs
+    from keras_tnattn_train.runs.tables import table_of
 
-    configs = table_configs(OPTIONS, ATTENTIONS, (0,))
-    configs[0] = configs[0].replace(name="docstrings", export=True)
-    results = compare(configs, RUNS, data)
+    results = {
+        name: finished(RUNS / name, f"{COMMAND} {options} --name {name}")
+        for name, options in MODELS.items()
+    }
+    lines = [HEADER]
+    for name, result in results.items():
+        weights = result["parameters"]
+        lines.append(
+            (
+                name,
+                f"{weights['attention']:,}",
+                f"{weights['all']:,}",
+                f"{100 * result['train_accuracy']:.1f}",
+                f"{100 * result['test_accuracy']:.1f}",
+            )
+        )
+    text = table_of(lines)
+    save_text(RUNS / "table.md", text)
+    print(f"\n{text}\n")
 
-    exported = exported_folder(results[0], RUNS)
+    exported = Path(results["docstrings"]["exported"])
     print(f"Predictions of {exported}, run by TensorFlow in another process:", flush=True)
     serve(exported, SERVE, SENTENCES)
     print(

@@ -32,7 +32,8 @@ FOLDER = Path("runs/demo-search")
 CACHE = Path("~/.cache/keras_tnattn").expanduser()
 TARGET = 15.5  # times smaller: 5.8 MB, and .1 for the vocabulary
 # Texts that show which roundings matter, and their pieces. More of them take more time.
-TEXTS, LENGTH = 1024, 32
+TEXTS = 1024
+LENGTH = 32
 SENTENCES = 1000
 CARD = {
     "name": "Sentences by meaning",

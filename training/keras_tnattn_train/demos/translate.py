@@ -6,33 +6,23 @@ again, it keeps finished runs and resumes an interrupted one.
 
 import sys
 from pathlib import Path
-from typing import Any
 
 from keras_tnattn_train.commands import run_demo
 from keras_tnattn_train.demos.classify import serve
-from keras_tnattn_train.runs.many import exported_folder, finish_all, save_text
-from keras_tnattn_train.translate.config import TranslateConfig
+from keras_tnattn_train.demos.runs import finished
+from keras_tnattn_train.system.files import save_text
 
 RUNS = Path("runs/demo-translate")
 # No dropout, because the same content is always rendered the same way. Power law graph attention
 # needs a low peak of the learning rate, here reached early.
-COMMON: dict[str, Any] = {
-    "corpus": "cldr:pt-en",
-    "prepared": str(RUNS / "prepared"),
-    "model_dim": 128,
-    "num_heads": 4,
-    "feedforward_dim": 512,
-    "num_layers": 1,
-    "dropout": 0.0,
-    "attention_dropout": 0.0,
-    "learning_rate": 1e-3,
-    "warmup_steps": 800,
-    "epochs": 10,
-    "cooldown_epochs": 5,
-}
-MODELS: dict[str, dict[str, Any]] = {
-    "plga": {"preset": "plga-small", "residual_dim": 64, "name": "plga-pt-en", "export": True},
-    "sdpa": {"preset": "sdpa", "name": "sdpa-pt-en"},
+COMMAND = (
+    f"translate --corpus cldr:pt-en --prepared {RUNS / 'prepared'} --model-dim 128 --num-heads 4 "
+    "--feedforward-dim 512 --num-layers 1 --dropout 0 --attention-dropout 0 --learning-rate 0.001 "
+    "--warmup-steps 800 --epochs 10 --cooldown-epochs 5"
+)
+MODELS = {  # the options of each, by the name of its run; the first is exported
+    "plga-pt-en": "--preset plga-small --residual-dim 64 --export",
+    "sdpa-pt-en": "--preset sdpa",
 }
 HEADER = ("attention", "weights", "BLEU", "exact %", "training s", "sentences/s")
 SENTENCES = (
@@ -56,19 +46,20 @@ print("  keras_tnattn imported:", "keras_tnattn" in sys.modules)
 
 def run() -> None:
     """Runs the demo."""
-    configs = [TranslateConfig(**COMMON, **options) for options in MODELS.values()]
     from keras_tnattn_train.runs.tables import table_of
     from keras_tnattn_train.translate.evaluate import EvaluateOptions, evaluate_run
     from keras_tnattn_train.translate.explain import ExplainOptions, explain_run
-    from keras_tnattn_train.translate.train import train_translator
 
-    results = finish_all(configs, RUNS, train_translator)
+    results = {
+        name: finished(RUNS / name, f"{COMMAND} {options} --name {name}")
+        for name, options in MODELS.items()
+    }
     lines = [HEADER]
-    for config, result in zip(configs, results, strict=True):
-        measured = evaluate_run(EvaluateOptions(run=str(RUNS / config.name)))
+    for name, result in results.items():
+        measured = evaluate_run(EvaluateOptions(run=str(RUNS / name)))
         lines.append(
             (
-                config.attention.upper(),
+                name.partition("-")[0].upper(),
                 f"{result['parameters']:,}",
                 f"{measured['bleu']:.1f}",
                 f"{100 * measured['exact_match']:.1f}",
@@ -81,11 +72,12 @@ def run() -> None:
     print(f"\n{measured['sentences']:,} sentences of the test part, greedy search:\n\n{text}\n")
     print(measured["bleu_signature"])
 
-    exported = exported_folder(results[0], RUNS)
+    first = next(iter(MODELS))
+    exported = Path(results[first]["exported"])
     print(f"\nTranslations of {exported}, run by TensorFlow in another process:", flush=True)
     serve(exported, SERVE, SENTENCES)
-    run_folder = str(RUNS / configs[0].name)
-    explained = explain_run(ExplainOptions(run=run_folder, sentence=SENTENCES[0], bootstraps=0))
+    options = ExplainOptions(run=str(RUNS / first), sentence=SENTENCES[0], bootstraps=0)
+    explained = explain_run(options)
     print(
         f"\npictures: learning_curves.png in {RUNS}/*/, and {len(explained['files'])} pictures of "
         f"the attention for the first sentence in {explained['folder']}/"

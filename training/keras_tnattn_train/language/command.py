@@ -24,23 +24,31 @@ COMMAND = training_command(
     "measured in bits per byte. Writes the run folder: config.json, data.json, metrics.csv, "
     "results.json, learning_curves.png, model.keras and checkpoints; live.keras, the model before "
     "its metric was frozen.",
-    """\
+    examples="""\
 examples:
   learn from the docstrings of the installed libraries, and continue a text:
-    python training/train.py language --epochs 3
-    python training/generate.py runs/language-sdpa-0 "Returns the " --temperature 0.8
+    keras-tnattn language --epochs 3
+    keras-tnattn generate runs/language-sdpa-0 "Returns the " --temperature 0.8
   learn from your own files, with power law attention whose metric is frozen after training:
-    python training/train.py language --corpus a.txt b.jsonl --attention plga --freeze-metric
+    keras-tnattn language --corpus a.txt b.jsonl --attention plga --freeze-metric
   learn from your own files, and export the model for the server, which streams texts:
-    python training/train.py language --corpus a.txt --name tales --export
+    keras-tnattn language --corpus a.txt --name tales --export
     python -m keras_tnattn_serving saved_models
   continue an interrupted run:
-    python training/train.py language --name mine --resume
+    keras-tnattn language --name mine --resume
 """,
     several_devices=False,
     loading=loader("keras_tnattn_train.language.loading", "LanguageRun"),
     first=(
-        *("resume", "corpus", "tokens", "length", "attention", "num_layers", "model_dim"),
-        *("epochs", "export", "name"),
+        "resume",
+        "corpus",
+        "tokens",
+        "length",
+        "attention",
+        "num_layers",
+        "model_dim",
+        "epochs",
+        "export",
+        "name",
     ),
 )

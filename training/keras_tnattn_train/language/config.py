@@ -4,6 +4,7 @@ from typing import Any
 
 from keras_tnattn_train.options.options import (
     DATA,
+    EITHER,
     MODEL,
     TRAINING,
     ExportConfig,
@@ -34,7 +35,7 @@ class LanguageConfig(ExportConfig):
         "text files, or JSON lines (.jsonl, .ndjson); docstrings are those of the installed "
         "libraries",
         metavar="FILE",
-        named_or_not=True,
+        given=EITHER,
         strict=False,  # JSON has lists
     )
     documents: str = option(
@@ -68,11 +69,10 @@ class LanguageConfig(ExportConfig):
     num_heads: int = option(4, MODEL, "attention heads", ge=1, le=256)
     feedforward: str = option("swiglu", MODEL, "the feed-forward nets", choices=("swiglu", "relu"))
     feedforward_dim: int = option(
-        None,
+        lambda v: 4 * v["model_dim"] * (2 if v["feedforward"] == "swiglu" else 3) // 3,
         MODEL,
         "hidden size of the feed-forward nets (default: 4 times the size of the model, times 2/3 "
         "for swiglu)",
-        compute=lambda v: 4 * v["model_dim"] * (2 if v["feedforward"] == "swiglu" else 3) // 3,
         ge=1,
         le=1_048_576,
     )

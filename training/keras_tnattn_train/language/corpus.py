@@ -176,7 +176,10 @@ class PackedBatches(keras.utils.PyDataset):
         batches_per_epoch: int | None = None,
     ) -> None:
         super().__init__()
-        self.ids, self.length, self.batch_size, self.seed = part.ids, length, batch_size, seed
+        self.ids = part.ids
+        self.length = length
+        self.batch_size = batch_size
+        self.seed = seed
         self.num_rows = -(-(len(part.ids) - 1) // length)
         if seed is not None:
             self.num_rows = max(1, (len(part.ids) - 1) // length - 1)
@@ -186,7 +189,8 @@ class PackedBatches(keras.utils.PyDataset):
 
     def set_epoch(self, epoch: int) -> None:
         """Selects the rows and their order in an epoch, counted from 0."""
-        self.order, self.first = np.arange(self.num_rows), 0
+        self.order = np.arange(self.num_rows)
+        self.first = 0
         if self.seed is not None:
             rng = np.random.default_rng((self.seed, epoch))
             free = len(self.ids) - 1 - self.num_rows * self.length

@@ -1,4 +1,4 @@
-"""The command line: `training/generate.py RUN "prompt"`."""
+"""The command line `keras-tnattn generate RUN "prompt"`."""
 
 import itertools
 import sys
@@ -15,15 +15,15 @@ from keras_tnattn_train.processes.backend import start_backend
 EXAMPLES = """\
 examples:
   continue a text with the most probable characters:
-    python training/generate.py runs/language-sdpa-0 "Returns the "
+    keras-tnattn generate runs/language-sdpa-0 "Returns the "
   sample, twice as long, and stop at the end of a line:
-    python training/generate.py runs/language-sdpa-0 "Returns the " --max-tokens 100 \\
+    keras-tnattn generate runs/language-sdpa-0 "Returns the " --max-tokens 100 \\
         --temperature 0.8 --top-p 0.9 --seed 1 --stop $'\\n'
 """
 
 
 class GenerateOptions(Options):
-    """The options of `training/generate.py`."""
+    """The options of `keras-tnattn generate`."""
 
     model: str = argument(
         "the folder of a finished run of language, or of an exported language model"
@@ -109,10 +109,13 @@ def _continuation(
 
     names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
     chosen = {name: getattr(options, name) for name in names} | caches
-    length, total = model.max_length, options.max_tokens
+    length = model.max_length
+    total = options.max_tokens
 
     def texts() -> Iterator[str]:
-        text, written, seed = options.prompt, 0, options.seed
+        text = options.prompt
+        written = 0
+        seed = options.seed
         if total is None or length is None or max(1, len(ids(text))) + total <= length:
             yield from model.stream(text, total, seed=seed, **chosen)
             return
@@ -128,7 +131,8 @@ def _continuation(
             expected = written + count
             for new in model.stream(text, count, seed=seed, **chosen):
                 yield new
-                text, written = text + new, written + 1
+                text += new
+                written += 1
             if written < expected:  # the end of the document
                 return
             seed += 1

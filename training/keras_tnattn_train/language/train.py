@@ -70,7 +70,8 @@ def train_language_model(
         rows = validation[0][0][:SPREAD_ROWS]
         log = SpreadLog(run, config.early_stopping, rows, config.num_layers)
     log = fit(model, batches, config, run, validation, log)
-    model, results = log.model, {}
+    model = log.model
+    results = {}
     if config.freeze_metric:
         model, results["frozen"] = _freeze(model, validation, run)
     results |= _results(config, model, corpus, log)
@@ -178,7 +179,8 @@ def measure(model: keras.Model, part: Part, length: int, batch_size: int) -> dic
         predicted ids, ends of documents included, over the UTF-8 bytes of the documents.
     """
     batches = PackedBatches(part, length, batch_size)
-    nats, count = 0.0, 0
+    nats = 0.0
+    count = 0
     for index in range(len(batches)):
         inputs, labels = batches[index]
         logits = log_softmax(model.predict_on_batch(inputs).astype("float64"), axis=-1)

@@ -46,12 +46,12 @@ COMMAND = training_command(
     "some nodes, and tests it on others. Writes the run folder: config.json, data.json, "
     "metrics.csv, results.json, predictions.csv, learning_curves.png, confusion_matrix.png, "
     "attention.png for gat, model.keras and checkpoints.",
-    """\
+    examples="""\
 examples:
   train the paper's graph attention network on the citation graph in DIR/cora:
-    python training/train.py nodes --dataset cora --data-dir DIR
+    keras-tnattn nodes --dataset cora --data-dir DIR
   train graph convolutions on your own graph, a folder with nodes.csv and edges.csv:
-    python training/train.py nodes --dataset mine --layer gcn
+    keras-tnattn nodes --dataset mine --layer gcn
 """,
     several_devices=False,
     predicting=loader("keras_tnattn_train.nodes.loading", "NodesRun"),

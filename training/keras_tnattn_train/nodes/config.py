@@ -6,6 +6,7 @@ from keras_tnattn_train.data.graphs import GRAPH_SETS, LabeledGraph, load_graph
 from keras_tnattn_train.data.reading import short_name
 from keras_tnattn_train.options.options import (
     DATA,
+    EITHER,
     MODEL,
     TRAINING,
     RunConfig,
@@ -40,7 +41,7 @@ class NodesConfig(RunConfig):
         "; ".join(f"{name}: {text} (needs --data-dir)" for name, text in GRAPH_SETS.items())
         + "; or the path of a folder with two tables, nodes (label; if wanted id and split; words "
         "or columns of numbers) and edges (source, target; if wanted weight)",
-        named_or_not=True,
+        given=EITHER,
     )
     data_dir: str | None = option(
         None,
@@ -72,10 +73,9 @@ class NodesConfig(RunConfig):
     )
     num_layers: int = option(2, MODEL, "number of layers", ge=1, le=100)
     hidden_dim: int = option(
-        None,
+        _default(8, 16),
         MODEL,
         "features of a hidden layer, of each head for gat (default: 8 for gat, else 16)",
-        compute=_default(8, 16),
         ge=1,
         le=65_536,
     )
@@ -83,11 +83,10 @@ class NodesConfig(RunConfig):
     output_heads: int = option(1, MODEL, "heads of the last layer, averaged (gat)", ge=1, le=256)
     filter_order: int = option(3, MODEL, "coefficients of the filter (filter)", ge=2, le=100)
     dropout: float = option(
-        None,
+        _default(0.6, 0.5),
         MODEL,
         "dropout rate of the inputs of each layer, and of the coefficients of gat (default: 0.6 "
         "for gat, else 0.5)",
-        compute=_default(0.6, 0.5),
         ge=0,
         lt=1,
     )
@@ -105,10 +104,9 @@ class NodesConfig(RunConfig):
         le=100_000,
     )
     learning_rate: float = option(
-        None,
+        _default(5e-3, 1e-2),
         TRAINING,
         "learning rate of Adam (default: 0.005 for gat, else 0.01)",
-        compute=_default(5e-3, 1e-2),
         gt=0,
     )
     name: str = name_option(_default_name, "DATASET-LAYER-SEED")

@@ -113,7 +113,8 @@ def fit(
     Returns the metrics of each epoch, and the state of the early stopping. Without a run nothing is
     written, so that an interrupted training cannot be resumed.
     """
-    model, stopping = trainer.model, EarlyStopping(config.patience)
+    model = trainer.model
+    stopping = EarlyStopping(config.patience)
     rows, best = _restore(trainer, run) if run else ([], [])
     for row in rows:
         stopping.update(row)
@@ -163,7 +164,8 @@ def _save(
     If the process is killed before the state is written, the run resumes from an earlier state and
     finds the best model again.
     """
-    model, folder = trainer.model, run.folder / "checkpoints"
+    model = trainer.model
+    folder = run.folder / "checkpoints"
     try:
         folder.mkdir(exist_ok=True)
         run.write_metrics(rows)

@@ -14,7 +14,8 @@ from keras_tnattn_train.data.graphs import LabeledGraph
 from keras_tnattn_train.runs.plots import save
 
 # The maximum number of neighbors drawn for the node in the middle, and for each of its neighbors.
-NEIGHBORS, MORE = 8, 5
+NEIGHBORS = 8
+MORE = 5
 
 
 def attention(model: keras.Model, inputs: dict[str, Any], graph: LabeledGraph, path: Path) -> None:

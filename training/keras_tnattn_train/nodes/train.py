@@ -29,7 +29,8 @@ def train_nodes(config: NodesConfig, run: Run, graph: LabeledGraph) -> dict[str,
     rows = run.read_metrics()
     learning_curves(rows, results["test_accuracy"], run.folder / "learning_curves.png")
     logits = keras.ops.convert_to_numpy(trainer.model.predict_on_batch(trainer.inputs))[0]
-    predictions, tested = logits.argmax(axis=-1), graph.parts["test"]
+    predictions = logits.argmax(axis=-1)
+    tested = graph.parts["test"]
     write_predictions(graph, logits, run.folder / "predictions.csv")
     confusion_matrix(
         graph.labels[tested],

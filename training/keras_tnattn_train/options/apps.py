@@ -11,19 +11,26 @@ import cyclopts
 from pydantic.fields import FieldInfo
 
 from keras_tnattn_train.options.errors import InputError, exit_status
-from keras_tnattn_train.options.options import GROUPS, SomeOptions, choices, extras, interval
-from keras_tnattn_train.options.program import program, with_programs
+from keras_tnattn_train.options.options import (
+    EITHER,
+    GROUPS,
+    IN_PLACE,
+    SomeOptions,
+    choices,
+    extras,
+    interval,
+)
 
 HELP_ALL = "--help-all"
 _GROUPS = {name: cyclopts.Group(name, sort_key=i) for i, name in enumerate(GROUPS)}
 
 
-def new_app(script: str, text: str, examples: str = "") -> cyclopts.App:
-    """Returns a program to add commands to."""
+def new_app(words: str, text: str, examples: str = "") -> cyclopts.App:
+    """Returns a program, which the user calls with these words, to add commands to."""
     app = cyclopts.App(
-        name=program(script),
+        name=words,
         help=text,
-        help_epilogue=with_programs(examples),
+        help_epilogue=examples,
         version_flags=(),
         help_format="plaintext",
         default_parameter=cyclopts.Parameter(negative=(), allow_repeating=True),
@@ -90,7 +97,7 @@ def _sentences(text: str, app: cyclopts.App) -> str:
 def epilogue(words: str, examples: str, first: Collection[str]) -> str:
     """Returns examples below the words that show all options, if `--help` has only the first."""
     more = f"all options: {words} {HELP_ALL}\n\n" if first else ""
-    return more + with_programs(examples)
+    return more + examples
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,10 +105,11 @@ class Program(Generic[SomeOptions]):
     """A program without sub-commands; call it with its arguments to run it.
 
     Attributes:
+        name: What the user types after `keras-tnattn`.
         first: The options that `--help` shows; `--help-all` shows the others, too. Default: all.
     """
 
-    script: str
+    name: str
     text: str
     examples: str
     options: type[SomeOptions]
@@ -110,10 +118,10 @@ class Program(Generic[SomeOptions]):
 
     def __call__(self, arguments: Sequence[str] | None = None) -> int:
         """Runs the program, by default with `sys.argv[1:]`; returns its `exit_status`."""
-        words = sys.argv[1:] if arguments is None else arguments
-        first = () if HELP_ALL in words else self.first
-        ends = epilogue(program(self.script), self.examples, first)
-        app = new_app(self.script, self.text, ends)
+        typed = sys.argv[1:] if arguments is None else arguments
+        first = () if HELP_ALL in typed else self.first
+        words = f"keras-tnattn {self.name}"
+        app = new_app(words, self.text, epilogue(words, self.examples, first))
         start = function_of(
             self.options.model_fields, lambda values: self.start(self.options(**values)), first
         )
@@ -123,14 +131,14 @@ class Program(Generic[SomeOptions]):
 
 def _parameter(name: str, field: FieldInfo, is_first: bool | None) -> inspect.Parameter:
     default = inspect.Parameter.empty if field.is_required() else _default(field)
-    if isinstance(default, tuple) and extras(field)["positional"]:
+    if isinstance(default, tuple) and extras(field)["given"] == IN_PLACE:
         # Any number of them, of this type each.
         annotation = _type(get_args(field.annotation)[0], field, is_first)
         return inspect.Parameter(name, inspect.Parameter.VAR_POSITIONAL, annotation=annotation)
     kind: Any = inspect.Parameter.KEYWORD_ONLY
-    if extras(field)["positional"]:
+    if extras(field)["given"] == IN_PLACE:
         kind = inspect.Parameter.POSITIONAL_ONLY
-    elif extras(field)["named_or_not"]:
+    elif extras(field)["given"] == EITHER:
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     return inspect.Parameter(
         name, kind, default=default, annotation=_type(field.annotation, field, is_first)

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from keras_tnattn_train.options.program import with_programs
-
 
 class InputError(Exception):
     """The user's input is invalid; the message says what was expected and what was received.
@@ -36,7 +34,7 @@ def exit_status(command: Callable[[], object]) -> int:
             command()
             sys.stdout.flush()
         except InputError as error:
-            text = with_programs(" ".join(str(error).split()))
+            text = " ".join(str(error).split())
             print(f"error: {text}", file=sys.stderr)
             return 2
         except BrokenPipeError:

@@ -23,10 +23,21 @@ from keras_tnattn_train.options.errors import InputError
 
 # The last one has what studies and few others ask for.
 GROUPS = (
-    *("arguments", "run", "data", "model", "training", "devices", "search", "output"),
+    "arguments",
+    "run",
+    "data",
+    "model",
+    "training",
+    "devices",
+    "search",
+    "output",
     "experiments",
 )
 ARGUMENTS, RUN, DATA, MODEL, TRAINING, DEVICES, SEARCH, OUTPUT, EXPERIMENTS = GROUPS
+# How the value of an option is given on the command line.
+BY_NAME = "by name"
+IN_PLACE = "in place"
+EITHER = "either"
 # The options that may change when a run is resumed, finished or not.
 EXPORTING = ("export", "saved_models", "export_beam")
 LARGEST_SEED = 2**32 - 1
@@ -42,31 +53,33 @@ def option(
     text: str,
     *,
     choices: tuple[str | int, ...] | None = None,
-    compute: Callable[[dict[str, Any]], Any] | None = None,
     metavar: str | None = None,
-    positional: bool = False,
-    named_or_not: bool = False,
+    given: str = BY_NAME,
     brief: str | None = None,
     **constraints: Any,
 ) -> Any:
     """Declares an option, a field of an `Options` class; the annotation gives its type.
 
     Args:
-        default: The default value; ignored if `compute` is given.
+        default: The default value, or a function that computes it from the values of the options
+            declared before this one.
         group: The heading under which `--help` shows the option, one of `GROUPS`.
         text: The help text. `--help` adds range, choices and default.
         choices: The allowed values. Default: all.
-        compute: Computes the default from the values of the options declared before this one.
         metavar: What `--help` shows in place of the value. Default: the type.
-        positional: Whether its value is given without its name. Default `False`.
-        named_or_not: Whether its value may also be given without its name. Default `False`.
+        given: `BY_NAME`; `IN_PLACE`, without its name; or `EITHER`.
         brief: The help text in the `--help` of a command that shows only some of its options.
             Default: `text`.
         **constraints: The range as pydantic's `Field` takes it: `ge`, `gt`, `le`, `lt`.
     """
-    settled = {"default": default} if compute is None else {"default_factory": compute}
-    extra: Any = {"group": group, "choices": choices, "metavar": metavar, "brief": brief}
-    extra |= {"positional": positional, "named_or_not": named_or_not}
+    settled = {"default_factory" if callable(default) else "default": default}
+    extra: Any = {
+        "group": group,
+        "choices": choices,
+        "metavar": metavar,
+        "given": given,
+        "brief": brief,
+    }
     return pydantic.Field(**settled, description=text, json_schema_extra=extra, **constraints)
 
 
@@ -75,7 +88,7 @@ def argument(text: str, *, repeated: bool = False) -> Any:
 
     A `repeated` one takes any number of values, zero included; the field is a tuple.
     """
-    return option(() if repeated else ..., ARGUMENTS, text, positional=True)
+    return option(() if repeated else ..., ARGUMENTS, text, given=IN_PLACE)
 
 
 class Options(pydantic.BaseModel):
@@ -101,7 +114,7 @@ class Options(pydantic.BaseModel):
         values = value if isinstance(value, tuple) else (value,)
         # A list that is empty by default means all or none.
         unclear = (not values and field.default != ()) or len(set(values)) < len(values)
-        if unclear and not extras(field)["positional"]:
+        if unclear and extras(field)["given"] != IN_PLACE:
             raise InputError(
                 f"Expected one or more different {name}. Received: "
                 f"{name}={' '.join(map(str, values))}"
@@ -172,7 +185,8 @@ def _sentence(kind: type[Options], error: pydantic.ValidationError) -> str:
     """Describes the first error that pydantic found."""
     # If a default cannot be computed, another error is the cause.
     details = [d for d in error.errors() if d["type"] != "default_factory_not_called"]
-    name, value = str(details[0]["loc"][0]), details[0]["input"]
+    name = str(details[0]["loc"][0])
+    value = details[0]["input"]
     if name not in kind.model_fields:
         return f"Unknown option {name!r} of {kind.__name__}. Received: {name}={value!r}"
     expected = accepted_values(kind.model_fields[name])
@@ -330,12 +344,10 @@ def skip_bad_rows_option() -> Any:
 
 
 def epochs_option(
-    default: int | None,
-    text: str = "passes over the training part",
-    compute: Callable[[dict[str, Any]], int] | None = None,
+    default: int | Callable[[dict[str, Any]], int], text: str = "passes over the training part"
 ) -> Any:
     """Declares the number of epochs."""
-    return option(default, TRAINING, text, compute=compute, ge=1, le=100_000)
+    return option(default, TRAINING, text, ge=1, le=100_000)
 
 
 def batch_size_option(default: int, rows: str = "rows") -> Any:
@@ -351,4 +363,4 @@ def early_stopping_option(text: str) -> Any:
 def name_option(compute: Callable[[dict[str, Any]], str], default: str) -> Any:
     """Declares the name of a run."""
     text = f"name of the run (default: {default})"
-    return option(None, OUTPUT, text, compute=compute)
+    return option(compute, OUTPUT, text)

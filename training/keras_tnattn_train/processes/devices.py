@@ -83,7 +83,8 @@ def use_devices(
             "machine without --devices, and several machines are not possible (keras#20585)"
         )
     devices = _jax_devices(options.devices)
-    parts, here = options.model_parallel, len(devices) // num_processes()
+    parts = options.model_parallel
+    here = len(devices) // num_processes()
     if len(devices) % parts or (here % parts and parts % here):
         raise InputError(
             f"Expected model_parallel to divide {len(devices)} devices, and to divide, or be a "

@@ -1,6 +1,6 @@
 """Starts several processes on this machine that train one run together.
 
-    python training/launch.py -n 2 -- translate --name mine
+    keras-tnattn launch -n 2 -- translate --name mine
 
 Each process is told its number by Keras' environment variables. The output of process 0 is shown;
 that of another process only if it fails. If one fails, the others are ended.
@@ -30,7 +30,7 @@ MAX_OUTPUT = 4000  # characters of a failed process's output
 EXAMPLES = """\
 examples:
   two processes, each of which computes half of every batch (on JAX):
-    KERAS_BACKEND=jax python training/launch.py -n 2 -- rules --name two
+    KERAS_BACKEND=jax keras-tnattn launch -n 2 -- rules --name two
 """
 
 
@@ -142,6 +142,6 @@ def _start(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program, by default with `sys.argv[1:]`; returns its `exit_status`."""
-    app = new_app("launch", "Starts processes that train one run together.", EXAMPLES)
+    app = new_app("keras-tnattn launch", "Starts processes that train one run together.", EXAMPLES)
     app.default(_start)
     return run(app, arguments)

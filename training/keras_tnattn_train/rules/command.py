@@ -22,12 +22,12 @@ COMMAND = training_command(
     "automaton, and is tested on rows up to 128 times as long as the training rows. Writes the run "
     "folder: config.json, data.json, metrics.csv, results.json, learning_curves.png, "
     "space_time.png, model.keras and checkpoints.",
-    """\
+    examples="""\
 examples:
   learn rule 30:
-    python training/train.py rules --rule 30
+    keras-tnattn rules --rule 30
   learn two steps at once, with zeros beyond the ends of the row, and export the network:
-    python training/train.py rules --rule 110 --steps 2 --boundary fixed --export
+    keras-tnattn rules --rule 110 --steps 2 --boundary fixed --export
 """,
     first=("resume", "rule", "steps", "boundary", "model", "epochs", "seed", "export", "name"),
 )

@@ -61,11 +61,10 @@ class RowsOptions(Options):
 def learning_rate_option(compute: Callable[[dict[str, Any]], float | None]) -> Any:
     """Declares the learning rate; `compute` returns its default."""
     return option(
-        None,
+        compute,
         TRAINING,
         "initial learning rate of Adam, with cosine decay to 0 (default: 0.01; 0.001 for "
         "large-transformer)",
-        compute=compute,
         gt=0,
     )
 
@@ -95,11 +94,10 @@ class RulesConfig(RowsOptions, ExportConfig):
         choices=tuple(MODEL_DIMS),
     )
     bond_dim: int = option(
-        None,
+        _default_bond_dim,
         MODEL,
         "bond dimension: size of the network's matrices (default: 6, 10, 18, 34, 66 for 1 to 5 "
         "steps; tn)",
-        compute=_default_bond_dim,
         ge=1,
         le=65_536,
     )

@@ -19,7 +19,9 @@ from keras_tnattn_train.runs.training import fit, start_session
 
 TEST_CELLS = 65_536  # at each length
 CELLS_AT_ONCE = 8_192
-WIDTH, TIMES = 128, 96  # of the space-time diagrams
+# Of the space-time diagrams.
+WIDTH = 128
+TIMES = 96
 
 
 def train_rule(config: RulesConfig, run: Run) -> dict[str, Any]:

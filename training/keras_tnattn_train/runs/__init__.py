@@ -1,8 +1,7 @@
 """What all tasks share.
 
-- Folders: `run` (one run), `many` (several), `compressed_folder`, `saved_models`.
+- Folders: `run` (one run), `compressed_folder`, `saved_models`.
 - A training: `training` (session, loop, log), `checkpoints`, `progress`, `counter`.
 - Its end: `finishing` (model and export), `cards`.
-- Results: `trained` (a finished run that reads texts), `predictions`, `measuring`, `tables`,
-  `plots`.
+- Results: `trained` (a finished run that reads texts), `predictions`, `tables`, `plots`.
 """

@@ -9,7 +9,6 @@ from typing import Any
 
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import ExportConfig
-from keras_tnattn_train.options.program import program
 
 # Results whose names end like this are the scores on a card.
 _SCORES = ("accuracy", "loss", "bleu", "exact")
@@ -52,7 +51,7 @@ def without_folders(value: Any) -> Any:
 
 def _command(config: ExportConfig) -> str:
     """Returns the command line that trains the same model again."""
-    words = [*program("train").split(), str(config.command)]
+    words = ["keras-tnattn", str(config.command)]
     for name, value in _options_of(config).items():
         words.append(f"--{name.replace('_', '-')}")
         if isinstance(value, tuple):

@@ -11,14 +11,25 @@ from keras_tnattn_runtime.layout import made_folder
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.system.files import writing
 
-EARLIER, DISCARDED = ".earlier", ".discarded"
+EARLIER = ".earlier"
+DISCARDED = ".discarded"
 _REPORTS = ("report.html", "report.txt", "report.csv", "report.json", "curves.png")
 _RUN_FILES = ("results.json", "data.json", "config.json")
 # What `--coded`, `--export`, `evaluate.py` and `explain.py` make of a model.
 _DERIVED = (
-    *("model.tnz", "model.onnx", "model.tflite", "model.xml", "model.bin", "onnx", "litert"),
-    *("evaluation-*.json", "confusion_matrix-*.png", "mistakes-*.csv"),
-    *("hypotheses-*-beam*.txt", "n_best-*-beam*.tsv", "explained"),
+    "model.tnz",
+    "model.onnx",
+    "model.tflite",
+    "model.xml",
+    "model.bin",
+    "onnx",
+    "litert",
+    "evaluation-*.json",
+    "confusion_matrix-*.png",
+    "mistakes-*.csv",
+    "hypotheses-*-beam*.txt",
+    "n_best-*-beam*.tsv",
+    "explained",
 )
 
 
@@ -31,7 +42,8 @@ def check_output(folder: Path, original: Path, replaces: bool) -> None:
 
     with writing(folder):
         _recover(folder)
-    model, config = folder / "model.keras", folder / "config.json"
+    model = folder / "model.keras"
+    config = folder / "config.json"
     compressed = (folder / "report.json").exists() and model.resolve() != original.resolve()
     if config.exists():
         compressed = compressed and "compressed" in (Run(folder).results or {})

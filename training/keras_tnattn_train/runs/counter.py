@@ -19,7 +19,8 @@ class Counter:
         self._file = file or sys.stderr
         self._terminal = self._file.isatty()
         self._start = time.perf_counter()
-        self._next, self._shown = 1, False
+        self._next = 1
+        self._shown = False
 
     def show(self, done: int, total: int | None = None) -> None:
         """Shows the number done and, if known, the total."""

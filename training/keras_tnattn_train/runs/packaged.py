@@ -29,7 +29,9 @@ class PackagedClassifier:
         if about.get("task") != "classify":
             raise InputError(f"Expected a classifier of texts, docstrings. Received: {name}")
         loaded = keras_small.load(name)
-        self.model, self.class_names, self.card = loaded.model, loaded.class_names, loaded.card
+        self.model = loaded.model
+        self.class_names = loaded.class_names
+        self.card = loaded.card
         words = about["words"]
         self.vectorizer = WordVectorizer(words["vocabulary"], words["max_words"])
 

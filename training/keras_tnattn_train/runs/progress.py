@@ -30,10 +30,12 @@ class EpochLines(keras.callbacks.Callback):
         # With several steps per call, the last call of an epoch may have fewer.
         step = min(batch + 1, steps or batch + 1)
         if self._calls == 1:
-            self._compiled, self._compiled_steps = now, step
+            self._compiled = now
+            self._compiled_steps = step
         if now - self._line < SECONDS or not steps:
             return
-        self._line, remaining = now, ""
+        self._line = now
+        remaining = ""
         if self._calls > 2:
             steps_left = (epochs - self._epoch) * steps - step
             rate = (now - self._compiled) / (self._steps + step - self._compiled_steps)
@@ -48,7 +50,8 @@ class EpochLines(keras.callbacks.Callback):
         self._epoch = epoch
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        number, epochs = epoch + 1, self.params["epochs"]
+        number = epoch + 1
+        epochs = self.params["epochs"]
         self._steps += self.params["steps"] or 0
         if number % -(-epochs // LINES) == 0 or number == epochs or self.model.stop_training:
             self._line = time.perf_counter()
@@ -73,7 +76,8 @@ class _Printer(logging.Handler):
 @contextlib.contextmanager
 def printing_progress(name: str) -> Iterator[None]:
     """Prints what a logger tells of the progress of the work in the `with` block."""
-    log, handler = logging.getLogger(name), _Printer()
+    log = logging.getLogger(name)
+    handler = _Printer()
     level = log.level
     log.addHandler(handler)
     log.setLevel(logging.INFO)

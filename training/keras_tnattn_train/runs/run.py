@@ -194,7 +194,7 @@ class Run:
         if any(started_with.get(name) != value for name, value in data.items()):
             raise InputError(
                 f"Expected the data with which the run in {self.folder} was started. "
-                "Received: other texts, images, labels or vocabulary. Start another run"
+                "Received: other texts, labels or vocabulary. Start another run"
             )
 
     @property

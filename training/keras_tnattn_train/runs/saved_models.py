@@ -41,9 +41,9 @@ def load_model(path: Path, hint: str) -> keras.Model:
         ) from error
 
 
-def is_model_folder(path: Path) -> bool:
-    """Returns whether a folder is a preset of keras-hub or a SavedModel."""
-    return (path / "metadata.json").is_file() or (path / "saved_model.pb").is_file()
+def is_preset(path: Path) -> bool:
+    """Returns whether a path is the folder of a preset of keras-hub."""
+    return (path / "metadata.json").is_file()
 
 
 def load_file(path: Path) -> keras.Model:
@@ -51,17 +51,13 @@ def load_file(path: Path) -> keras.Model:
 
     Args:
         path: A `.keras` or `.h5` file; a `.weights.h5` file with the model's `to_json()` beside it;
-            the folder of a preset of keras-hub; or that of a SavedModel.
+            or the folder of a preset of keras-hub.
     """
     try:
         if path.name.endswith(_WEIGHTS):
             return _read_weights(path)
-        if (path / "metadata.json").is_file():
+        if is_preset(path):
             return _read_preset(path)
-        if path.is_dir():
-            from keras_tnattn_train.runs.tf_graph import read_graph
-
-            return read_graph(path)
         return _read(path, _MISSING_WEIGHTS)
     except (*_ERRORS, UserWarning) as error:
         raise InputError(

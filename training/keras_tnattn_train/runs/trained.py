@@ -17,7 +17,7 @@ RUNTIMES = {"onnx": "onnxruntime", "litert": "litert"}
 
 
 class PredictingRun(abc.ABC):
-    """A finished run of a task, which predicts for texts, names or paths."""
+    """A finished run of a task, which predicts for texts or names."""
 
     @abc.abstractmethod
     def predictor(self, batch_size: int, beam: int, n_best: int | None) -> Predictor:

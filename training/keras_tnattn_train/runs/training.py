@@ -272,7 +272,8 @@ class ProcessShare(keras.utils.PyDataset):
 
     def __init__(self, batches: Any, replicas: int) -> None:
         super().__init__()
-        self.batches, self.replicas = batches, replicas
+        self.batches = batches
+        self.replicas = replicas
         self._number, self._shares = share_of_batches(replicas)
 
     def __len__(self) -> int:
@@ -288,7 +289,8 @@ class ProcessShare(keras.utils.PyDataset):
 
 
 def _divergence(error: FloatingPointError, config: FitConfig, log: EpochLog) -> str:
-    last, epochs = log.run.last_checkpoint, len(log.rows)
+    last = log.run.last_checkpoint
+    epochs = len(log.rows)
     state = f"{last} has the state after epoch {epochs}" if epochs else "No epoch was finished"
     return (
         f"Training diverged: {error}. Start another run with a lower --learning-rate than "

@@ -1,19 +1,14 @@
-"""Writes files atomically; reads JSON files and tables. Errors are reported in one line."""
+"""Writes files atomically; reads JSON files. Errors are reported in one line."""
 
 import contextlib
 import csv
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from keras_tnattn_train.options.errors import InputError
-
-# The columns of a table, with their types.
-Columns = Mapping[str, Callable[[str], Any]]
-# The measured columns of each row, by the columns that identify it.
-Measurements = dict[tuple, dict[str, Any]]
 
 
 class WriteError(InputError):
@@ -52,6 +47,12 @@ def replacing(path: Path) -> Iterator[Path]:
             partial.unlink(missing_ok=True)
 
 
+def save_text(path: Path, text: str) -> None:
+    """Writes a text file atomically, and ends its last line."""
+    with replacing(path) as partial:
+        partial.write_text(text + "\n", encoding="utf-8")
+
+
 def write_json(path: Path, content: Any) -> None:
     """Writes a JSON file atomically."""
     # A lone surrogate, as in a file name that is not UTF-8, becomes JSON's own escape.
@@ -66,38 +67,6 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer = csv.DictWriter(file, rows[0].keys())
         writer.writeheader()
         writer.writerows(rows)
-
-
-def write_measurements(
-    path: Path, measurements: Measurements, keys: Columns, columns: Columns
-) -> None:
-    """Writes the CSV file that `read_measurements` reads, in the order of the measurements."""
-    blank = dict.fromkeys(columns, "")
-    rows = [dict(zip(keys, key, strict=True)) | blank | row for key, row in measurements.items()]
-    write_table(path, rows)
-
-
-def read_measurements(
-    path: Path, keys: Columns, columns: Columns, blanks: bool = False
-) -> Measurements:
-    """Reads a file of measurements: the other columns of each row, by those that identify it."""
-    if not path.exists():
-        return {}
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            return {
-                tuple(kind(row[name]) for name, kind in keys.items()): {
-                    name: kind(row[name])
-                    for name, kind in columns.items()
-                    if row[name] or not blanks
-                }
-                for row in csv.DictReader(file)
-            }
-    except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
-        raise InputError(
-            f"Expected a row for each {' and '.join(keys)}. Received: {path} ({error}). Delete it "
-            "to measure all of them again"
-        ) from error
 
 
 def read_object(path: Path, hint: str) -> dict[str, Any]:

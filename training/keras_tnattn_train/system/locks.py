@@ -22,7 +22,8 @@ def folder_lock(folder: Path, wait: bool = False) -> Iterator[bool]:
     """
     name = hashlib.sha256(os.fsencode(os.path.realpath(folder))).hexdigest()[:32]
     path = Path(tempfile.gettempdir(), f"keras-tnattn-{name}.lock")
-    lock, is_free = filelock.FileLock(path), True
+    lock = filelock.FileLock(path)
+    is_free = True
     try:
         lock.acquire(blocking=wait)
     except filelock.Timeout:

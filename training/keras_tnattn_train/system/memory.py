@@ -7,7 +7,9 @@ import platform
 # Parameters of glibc's mallopt, and their values: no block in a mapping of its own, nothing at the
 # end of the heap given back, and one heap for all threads, because the blocks of other heaps are at
 # most 64 MB.
-_M_MMAP_MAX, _M_TRIM_THRESHOLD, _M_ARENA_MAX = -4, -1, -8
+_M_MMAP_MAX = -4
+_M_TRIM_THRESHOLD = -1
+_M_ARENA_MAX = -8
 _KEPT = {_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: -1, _M_ARENA_MAX: 1}
 # The environment variables that set these and the like, also as `glibc.malloc.arena_max` and so on
 # in `GLIBC_TUNABLES`.

@@ -42,21 +42,21 @@ COMMAND = training_command(
     "Trains an encoder-decoder model on a parallel corpus. Writes the run folder: config.json, "
     "data.json, metrics.csv, results.json, learning_curves.png, the tokenized corpus, model.keras "
     "and checkpoints.",
-    """\
+    examples="""\
 examples:
   train a small model on CLDR's data in Portuguese and English; no network needed:
-    python training/train.py translate
+    keras-tnattn translate
   train the paper's model #2 on Multi30k, and scaled dot-product attention for comparison:
-    python training/train.py translate --corpus multi30k_pt_en --data-dir DIR \\
+    keras-tnattn translate --corpus multi30k_pt_en --data-dir DIR \\
         --preset plga-2 --epochs 120
-    python training/train.py translate --corpus multi30k_pt_en --data-dir DIR \\
+    keras-tnattn translate --corpus multi30k_pt_en --data-dir DIR \\
         --preset sdpa --epochs 120
   use your own files, English to Portuguese, and keep the best epoch:
-    python training/train.py translate --corpus train.pt,train.en --reverse \\
+    keras-tnattn translate --corpus train.pt,train.en --reverse \\
         --early-stopping 5 --name mine
   continue an interrupted run; export the finished one with 4 beams:
-    python training/train.py translate --name mine --resume
-    python training/train.py translate --name mine --resume --export --export-beam 4
+    keras-tnattn translate --name mine --resume
+    keras-tnattn translate --name mine --resume --export --export-beam 4
 """,
     layouts=layouts,
     others=PreparingOptions,
@@ -65,7 +65,15 @@ examples:
     evaluating=evaluate.PROGRAM,
     explaining=explain.PROGRAM,
     first=(
-        *("resume", "corpus", "data_dir", "reverse", "preset", "epochs"),
-        *("learning_rate", "early_stopping", "export", "name"),
+        "resume",
+        "corpus",
+        "data_dir",
+        "reverse",
+        "preset",
+        "epochs",
+        "learning_rate",
+        "early_stopping",
+        "export",
+        "name",
     ),
 )

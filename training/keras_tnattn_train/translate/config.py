@@ -10,6 +10,7 @@ from keras_tnattn_train.data.reading import short_name
 from keras_tnattn_train.options.attentions import registered_attentions, translator_presets
 from keras_tnattn_train.options.options import (
     DATA,
+    EITHER,
     EXPERIMENTS,
     MODEL,
     OUTPUT,
@@ -34,16 +35,30 @@ TOKENIZERS = ("joiners", "bert")
 WARMUP_STEPS = {"plga": 15_000, "sdpa": 4000}
 CORPUS = "cldr:pt-en"
 PLGA_ONLY = (
-    *("residual_units", "residual_dim", "causal_metric", "cross_metric", "metric_epsilon"),
-    *("query_dropout", "key_dropout"),
+    "residual_units",
+    "residual_dim",
+    "causal_metric",
+    "cross_metric",
+    "metric_epsilon",
+    "query_dropout",
+    "key_dropout",
 )
 # Options whose names in the translator differ, because these say less on a command line.
 METRIC_ARGUMENTS = {"cross_metric": "metric_from", "metric_epsilon": "epsilon"}
 PREPARING = ("vocabulary_size", "max_length", "tokenizer", "lower_case")
 EMBEDDINGS = ("dense", "tensor_train", "low_rank")
 MODEL_ARGUMENTS = (
-    *("attention", "num_layers", "model_dim", "num_heads", "feedforward_dim", "residual_units"),
-    *("residual_dim", "dropout", "attention_dropout", "encoder_attention", "decoder_attention"),
+    "attention",
+    "num_layers",
+    "model_dim",
+    "num_heads",
+    "feedforward_dim",
+    "residual_units",
+    "residual_dim",
+    "dropout",
+    "attention_dropout",
+    "encoder_attention",
+    "decoder_attention",
     "feedforward",
 )
 
@@ -61,7 +76,7 @@ def size(text: str, of_paper: int, le: int) -> Any:
         return of_small if values["preset"] in SMALL else of_paper
 
     text = f"{text} (default: {of_small} for the small presets, {of_paper} for the others)"
-    return option(None, MODEL, text, compute=compute, ge=1, le=le)
+    return option(compute, MODEL, text, ge=1, le=le)
 
 
 def default_warmup(values: dict[str, Any]) -> int:
@@ -134,7 +149,7 @@ class TranslateConfig(ExportConfig):
         metavar="DIR",
     )
     corpus: str | None = option(
-        None,
+        lambda values: CORPUS if values["prepared"] is None else None,
         DATA,
         "cldr:SOURCE-TARGET, two of en, pt and tr: dates, units and prices, no network needed; "
         + "; ".join(f"{name}: {entry.description}" for name, entry in PARALLEL_SETS.items())
@@ -142,8 +157,7 @@ class TranslateConfig(ExportConfig):
         ".parquet) with the columns source and target; two text files A,B; or a folder of "
         "LANGUAGE.PART.txt files "
         f"(default: {CORPUS}, or what --prepared holds)",
-        compute=lambda values: CORPUS if values["prepared"] is None else None,
-        named_or_not=True,
+        given=EITHER,
         brief="a table with the columns source and target, two text files A,B, or a "
         f"named corpus (default: {CORPUS})",
     )
@@ -181,11 +195,10 @@ class TranslateConfig(ExportConfig):
         choices=tuple(PRESETS),
     )
     attention: str = option(
-        None,
+        lambda values: values["preset"].partition("-")[0],
         MODEL,
         "plga: power law graph attention; sdpa: scaled dot-product attention "
         "(default: the preset's)",
-        compute=lambda values: values["preset"].partition("-")[0],
         choices=ATTENTIONS,
     )
     num_layers: int | None = override("layers of the encoder, and of the decoder", ge=1, le=128)
@@ -272,21 +285,19 @@ class TranslateConfig(ExportConfig):
     epochs: int = epochs_option(20)
     batch_size: int = batch_size_option(64, "sentence pairs")
     warmup_steps: int = option(
-        None,
+        default_warmup,
         TRAINING,
         "steps over which the learning rate rises (default: 2,000 for the small presets; else "
         "15,000 for plga, 4,000 for sdpa; a tenth of the run's steps if it has fewer)",
-        compute=default_warmup,
         ge=1,
         le=1_000_000_000,
     )
     learning_rate: float = option(
-        None,
+        _default_peak,
         TRAINING,
         "peak learning rate of Adam, reached after the warm-up. plga needs a small one, such as "
         "1e-3 at model-dim 128 (default: 8e-4 for the small presets, otherwise the paper's, "
         "(model-dim * warmup-steps) ** -0.5)",
-        compute=_default_peak,
         metavar="PEAK",
         gt=0,
     )

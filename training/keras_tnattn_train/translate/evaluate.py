@@ -48,20 +48,20 @@ TOKENIZATIONS = ("13a", "none", "intl", "char")  # those of sacrebleu that downl
 EXAMPLES = """\
 examples:
   evaluate greedy search, then a beam of 4, on the test part:
-    python training/evaluate.py runs/mine
-    python training/evaluate.py runs/mine --beam 4
+    keras-tnattn evaluate runs/mine
+    keras-tnattn evaluate runs/mine --beam 4
   translate other sentences than those of the run's corpus: a file, or the test part of a corpus:
-    python training/evaluate.py runs/mine --corpus mine.tsv
-    python training/evaluate.py runs/mine --corpus ted_hrlr_pt_en --data-dir DIR --tokenize none
+    keras-tnattn evaluate runs/mine --corpus mine.tsv
+    keras-tnattn evaluate runs/mine --corpus ted_hrlr_pt_en --data-dir DIR --tokenize none
   write the three best hypotheses of each sentence of the validation part, with their scores, using
   the weights of the best validation accuracy:
-    python training/evaluate.py runs/mine --beam 4 --part validation --n-best 3 --scores \\
+    keras-tnattn evaluate runs/mine --beam 4 --part validation --n-best 3 --scores \\
         --checkpoint best_accuracy
 """
 
 
 class EvaluateOptions(Options):
-    """The options of `training/evaluate.py`."""
+    """The options of `keras-tnattn evaluate`."""
 
     run: str = argument("the folder of a translator's run")
     part: str = option("test", DATA, "what to translate", choices=PARTS)
@@ -167,7 +167,8 @@ def evaluate_run(
     from keras_tnattn_train.translate.loading import load_translator
 
     translator = (load or load_translator)(options.run, options.checkpoint)
-    part, notes = options.part, list(translator.corpus.notes)
+    part = options.part
+    notes = list(translator.corpus.notes)
     pairs: Sequence[Pair] = translator.corpus.texts[part]
     if other:
         part, pairs, notes = _other_pairs(other, translator.corpus.languages, part)
@@ -212,7 +213,8 @@ def _search(
     progress: Callable[[int, int], None],
 ) -> tuple[list[list["Translation"]], dict[str, Any]]:
     """Returns the hypotheses of each source, the best first, and what the search was and took."""
-    sentences, max_length = translator.with_beam(options.beam), translator.corpus.max_length
+    sentences = translator.with_beam(options.beam)
+    max_length = translator.corpus.max_length
     lengths = translator.source_tokenizer.tokenize(list(sources)).row_lengths().numpy()
     start = time.perf_counter()
     hypotheses = sentences.n_best(

@@ -42,22 +42,23 @@ from keras_tnattn_train.translate.explained_tables import (
 )
 
 SPREADS = ("metric_spread.png", "metric_spread.csv")
-DISTRIBUTIONS, POWER_LAWS = "distributions.csv", "power_laws.csv"
+DISTRIBUTIONS = "distributions.csv"
+POWER_LAWS = "power_laws.csv"
 INDEX = "index.html"
 BLOCK_NAME = re.compile(r"encoder_\d+|decoder_\d+\.(self|cross)")
 PICTURE = re.compile(rf"E|({'|'.join(FITTED)})(_histogram|_tail)?|head_\d+_(learned|inferred)")
 EXAMPLES = """\
 examples:
   translate a sentence, and draw all blocks and heads:
-    python training/explain.py runs/mine "este é um problema que temos que resolver ."
+    keras-tnattn explain runs/mine "este é um problema que temos que resolver ."
   use a given translation, and draw head 4 of one attention, as in the paper's Figures 5 and 6:
-    python training/explain.py runs/mine "este é um problema ." --target "this is a problem ." \\
+    keras-tnattn explain runs/mine "este é um problema ." --target "this is a problem ." \\
         --blocks decoder_0.cross --heads 4
 """
 
 
 class ExplainOptions(Options):
-    """The options of `training/explain.py`."""
+    """The options of `keras-tnattn explain`."""
 
     run: str = argument("the folder of a translator's run")
     sentence: str = argument("the sentence to translate")

@@ -9,7 +9,6 @@ from keras_tnattn.models import Translator
 from keras_tnattn_train.data.pairs.batches import BucketedBatches
 from keras_tnattn_train.data.pairs.prepared import PreparedCorpus, load_prepared
 from keras_tnattn_train.options.errors import InputError, input_errors
-from keras_tnattn_train.options.program import program
 from keras_tnattn_train.runs.checkpoints import load_weights
 from keras_tnattn_train.runs.predictions import Prediction, Predictor, translation
 from keras_tnattn_train.runs.run import Run
@@ -74,7 +73,7 @@ class TranslatorRun(TrainedRun):
         return {**data, "prepared": str(self.trained.corpus.folder.resolve())}
 
     def summary(self, scores: dict[str, float], folder: Path) -> str:
-        return f"for its BLEU: {program('evaluate')} {folder}"
+        return f"for its BLEU: keras-tnattn evaluate {folder}"
 
     def export(self, result: Any, scores: dict[str, float], folder: Path) -> Path:
         config = Run(self.folder).read_config(TranslateConfig, {})

@@ -23,7 +23,9 @@ import powerlaw
 
 ALTERNATIVES = ("lognormal", "exponential", "truncated_power_law")
 FEWEST = 100  # minimum number of values other than zero
-TAIL, SHORTEST = 0.1, 50  # a tail has at least this share of the values, and this many
+# A tail has at least this share of the values, and this many.
+TAIL = 0.1
+SHORTEST = 50
 CANDIDATES = 100  # maximum number of values tried as x_min
 NEGLIGIBLE = 1e-7  # float32's resolution: smaller shares of the largest magnitude count as zero
 REJECTION_LEVEL = 0.1  # p-value below which Clauset et al. reject a distribution
@@ -94,8 +96,10 @@ def fit_power_law(values: np.ndarray, bootstraps: int = 250, seed: int = 0) -> P
     fitted = _fit_tail(x)
     if fitted is None:
         return _without_test(x, "not tested: expected a tail of different values")
-    start, exponent = fitted.start, fitted.exponent
-    x_min, size = x[start], len(x) - start
+    start = fitted.start
+    exponent = fitted.exponent
+    x_min = x[start]
+    size = len(x) - start
     ratios, curves = _compare(x[start:] / x_min, exponent)
     results: dict[str, Any] = {
         "values": len(x),
@@ -122,13 +126,15 @@ def _without_test(magnitudes: np.ndarray, reason: str) -> PowerLaw:
 
 def _fit_tail(x: np.ndarray) -> _Tail | None:
     """Fits sorted positive values; returns `None` if all possible tails are of equal values."""
-    count, logs = len(x), np.log(x)
+    count = len(x)
+    logs = np.log(x)
     starts = np.flatnonzero(np.diff(x, prepend=0.0))  # a tail has all values equal to x_min
     starts = starts[starts <= count - max(TAIL * count, SHORTEST)]
     best = None
     for i in np.linspace(0, len(starts) - 1, min(CANDIDATES, len(starts))).astype(int):
         excess = logs[starts[i] :] - logs[starts[i]]
-        size, total = len(excess), excess.sum()
+        size = len(excess)
+        total = excess.sum()
         if total == 0:
             continue
         # The share of larger values drops by 1 / size at each value, here taken in the middle.
@@ -141,7 +147,9 @@ def _fit_tail(x: np.ndarray) -> _Tail | None:
 
 def _p_value(x: np.ndarray, fitted: _Tail, bootstraps: int, rng: np.random.Generator) -> float:
     """Returns the share of bootstrap samples that lie farther from their fits than `x`."""
-    count, body, x_min = len(x), x[: fitted.start], x[fitted.start]
+    count = len(x)
+    body = x[: fitted.start]
+    x_min = x[fitted.start]
     farther = 0
     for _ in range(bootstraps):
         size = rng.binomial(count, 1 - fitted.start / count)

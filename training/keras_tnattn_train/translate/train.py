@@ -78,7 +78,8 @@ def _model_and_batches(
         print(AHEAD_NOTE.format(of_source), file=sys.stderr)
     with input_errors():  # Keras and our layers validate sizes
         train = BucketedBatches(corpus.parts["train"], config.batch_size, config.seed)
-        steps, warmup = config.epochs * len(train), config.warmup_steps
+        steps = config.epochs * len(train)
+        warmup = config.warmup_steps
         fitting = fitting_warmup(config, steps)
         if fitting < warmup:
             print(WARMUP_NOTE.format(warmup, steps, fitting), file=sys.stderr)
@@ -201,7 +202,8 @@ class TranslatorLog(EpochLog):
         epochs_after_best: int = 0,
     ) -> None:
         super().__init__(run, patience)
-        self.checkpoint_epochs, self.tokens = checkpoint_epochs, tokens
+        self.checkpoint_epochs = checkpoint_epochs
+        self.tokens = tokens
         self.epochs_after_best = epochs_after_best
 
     @property
@@ -247,7 +249,8 @@ def _prepared_corpus(
     """Returns the tokenized corpus, in the shared folder or in `own`; prepares it if needed."""
     if config.corpus is None:
         return load_prepared(str(config.prepared))
-    corpus, folder = config.corpus, Path(config.prepared or default)
+    corpus = config.corpus
+    folder = Path(config.prepared or default)
 
     def work() -> PreparedCorpus | None:
         if run.exists and folder.exists():

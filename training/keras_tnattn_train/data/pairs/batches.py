@@ -40,7 +40,10 @@ class BucketedBatches(keras.utils.PyDataset):
                 "Expected batch_size >= 1 and multiple >= 1. "
                 f"Received: batch_size={batch_size}, multiple={multiple}"
             )
-        self.part, self.batch_size, self.seed, self.multiple = part, batch_size, seed, multiple
+        self.part = part
+        self.batch_size = batch_size
+        self.seed = seed
+        self.multiple = multiple
         if not len(part):
             raise ValueError("Expected a part with pairs. Received: an empty one")
         # The lengths that the model reads: `target` and `labels` both lack one id.
@@ -61,7 +64,8 @@ class BucketedBatches(keras.utils.PyDataset):
 
     def set_epoch(self, epoch: int) -> None:
         """Selects the order of an epoch, counted from 0."""
-        self._epoch, self._block = epoch, -1
+        self._epoch = epoch
+        self._block = -1
 
     def _order(self, block: int) -> None:
         """Draws the pairs of a block and the order of its batches."""
@@ -76,7 +80,9 @@ class BucketedBatches(keras.utils.PyDataset):
         target = _round_up(self.part.target.lengths_of(rows) - 1, self.multiple, self._longest[1])
         # The sorts are stable: pairs of equal lengths stay in random order.
         order = np.lexsort((source, target))
-        self._block, self._rows, self._batches = block, rows[order], batches
+        self._block = block
+        self._rows = rows[order]
+        self._batches = batches
         self._lengths = np.stack(  # (batches, 2)
             [np.maximum.reduceat(sizes[order], starts) for sizes in (source, target)], axis=1
         )

@@ -112,11 +112,13 @@ class _Phrases:
         return FIRST_DAY + datetime.timedelta(days=self.draw.randrange(DAYS))
 
     def day(self) -> Render:
-        day, style = self.date(), self.draw.choice(("full", "long", "medium"))
+        day = self.date()
+        style = self.draw.choice(("full", "long", "medium"))
         return lambda locale: dates.format_date(day, style, locale)
 
     def month(self) -> Render:
-        day, style = self.date(), self.draw.choice(("yMMMM", "MMMMd"))
+        day = self.date()
+        style = self.draw.choice(("yMMMM", "MMMMd"))
         return lambda locale: dates.format_skeleton(style, day, locale=locale)
 
     def time(self) -> Render:
@@ -124,7 +126,8 @@ class _Phrases:
         return lambda locale: dates.format_time(time, "short", locale=locale)
 
     def moment(self) -> Render:
-        day, time = self.day(), self.time()
+        day = self.day()
+        time = self.time()
         return lambda locale: (
             str(dates.get_datetime_format("long", locale=locale))
             .replace("{0}", time(locale))
@@ -132,12 +135,14 @@ class _Phrases:
         )
 
     def period(self) -> Render:
-        start, days = self.date(), self.draw.randrange(1, 400)
+        start = self.date()
+        days = self.draw.randrange(1, 400)
         end = start + datetime.timedelta(days=days)
         return lambda locale: dates.format_interval(start, end, "yMMMd", locale=locale)
 
     def span(self) -> Render:
-        unit, count = self.draw.choice(SPANS), self.draw.randrange(1, 100)
+        unit = self.draw.choice(SPANS)
+        count = self.draw.randrange(1, 100)
         delta = datetime.timedelta(seconds=self.draw.choice((1, -1)) * count * SECONDS[unit])
         return lambda locale: dates.format_timedelta(
             delta, unit, threshold=1e9, add_direction=True, locale=locale
@@ -148,11 +153,13 @@ class _Phrases:
         return number / 10 if self.draw.random() < 0.3 else number
 
     def quantity(self) -> Render:
-        number, unit = self.number(), self.draw.choice(self.units)
+        number = self.number()
+        unit = self.draw.choice(self.units)
         return lambda locale: units.format_unit(number, unit, locale=locale)
 
     def price(self) -> Render:
-        number, code = self.number(), self.draw.choice(self.currencies)
+        number = self.number()
+        code = self.draw.choice(self.currencies)
         return lambda locale: numbers.format_currency(
             number, code, locale=locale, format_type="name"
         )

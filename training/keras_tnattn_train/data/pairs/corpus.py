@@ -15,7 +15,8 @@ Pair = tuple[str, str]
 
 PARTS = ("train", "validation", "test")
 # The size of a part that is split off the training part: a share of its pairs, and a maximum.
-CUT_FRACTION, CUT_MOST = 0.05, 2000
+CUT_FRACTION = 0.05
+CUT_MOST = 2000
 
 
 class StoredPairs(StoredSequence[Pair]):
@@ -39,7 +40,8 @@ class Side(StoredSequence[str]):
     """The sentences of one side of pairs, read when they are needed."""
 
     def __init__(self, pairs: Sequence[Pair], side: int) -> None:
-        self._pairs, self._side = pairs, side
+        self._pairs = pairs
+        self._side = side
 
     def __len__(self) -> int:
         return len(self._pairs)

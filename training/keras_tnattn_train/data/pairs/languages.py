@@ -5,8 +5,22 @@ import re
 
 # Names that columns of pairs have besides those of languages.
 _ROLES = {
-    *("source", "target", "src", "trg", "tgt", "input", "output", "original", "translation"),
-    *("text", "sentence", "segment", "label", "value", "a", "b"),
+    "source",
+    "target",
+    "src",
+    "trg",
+    "tgt",
+    "input",
+    "output",
+    "original",
+    "translation",
+    "text",
+    "sentence",
+    "segment",
+    "label",
+    "value",
+    "a",
+    "b",
 }
 
 

@@ -122,7 +122,8 @@ def _table_name(corpus: str) -> str | None:
 
 def _load_cldr(languages: str, seed: int) -> ParallelCorpus:
     source, _, target = languages.partition("-")
-    pairs, held = cldr.render_pairs(source, target, seed), cldr.HELD_OUT
+    pairs = cldr.render_pairs(source, target, seed)
+    held = cldr.HELD_OUT
     parts = (pairs[2 * held :], pairs[:held], pairs[held : 2 * held])
     return ParallelCorpus((source, target), *parts)
 
@@ -253,7 +254,8 @@ class _FilledPairs(_Pairs):
     """The pairs with two sentences of a corpus that users cannot correct."""
 
     def __init__(self, pairs: Iterable[Pair]) -> None:
-        self._pairs, self._dropped = pairs, 0
+        self._pairs = pairs
+        self._dropped = 0
 
     def __iter__(self) -> Iterator[Pair]:
         for pair in self._pairs:
@@ -272,7 +274,9 @@ class _TablePairs(_Pairs):
     """The pairs of a table with columns `source` and `target`, or with two columns."""
 
     def __init__(self, path: Path, skip: bool) -> None:
-        self._path, self._bad, self._notes = path, BadRows(path, skip), list[str]()
+        self._path = path
+        self._bad = BadRows(path, skip)
+        self._notes = list[str]()
         with open_table(path) as table:
             source, target = self._places(table)
             self.languages = (table.columns[source], table.columns[target])

@@ -182,7 +182,8 @@ def prepare(
     if finished := _finished_corpus(folder, made_of):
         return finished
     start_tensorflow()
-    partial, replaced = folder.with_name(f".partial-{folder.name}"), _folder_replaced_by(folder)
+    partial = folder.with_name(f".partial-{folder.name}")
+    replaced = _folder_replaced_by(folder)
     with folder_lock(folder) as free:
         if not free:
             raise InputError(

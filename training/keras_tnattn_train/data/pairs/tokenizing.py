@@ -70,7 +70,8 @@ def compute(
     """
     missing = [chunk for chunk in chunks if not chunk.path.exists()]
     total, remaining = (sum(_size(corpus, c) for c in several) for several in (chunks, missing))
-    silent, done = remaining <= CHUNK_SIZE, total - remaining
+    silent = remaining <= CHUNK_SIZE
+    done = total - remaining
     if not silent:
         progress(done, total)
     jobs = (
@@ -93,7 +94,8 @@ def learn(
     learned = folder / CHUNKS / "learned"
     if learned.exists():
         return
-    size, cases = options["vocabulary_size"], options["cases"]
+    size = options["vocabulary_size"]
+    cases = options["cases"]
     if "tokenizer" in options:
         from keras_tnattn.text.bert_pieces import learn_bert_pieces
 
@@ -186,7 +188,8 @@ def tokenize(chunk: Chunk, pairs: Sequence[Pair], folder: Path, max_length: int)
     arrays: dict[str, Any] = {"too_long": np.sum(~short)}
     for name, (ids, lengths) in zip(SIDES, sides, strict=True):
         if chunk.part == "train":
-            ids, lengths = ids[np.repeat(short, lengths)], lengths[short]
+            ids = ids[np.repeat(short, lengths)]
+            lengths = lengths[short]
         else:
             ids, lengths = _cut(ids, lengths, max_length)
         arrays |= {f"{name}_ids": ids, f"{name}_lengths": lengths}

@@ -54,7 +54,8 @@ def load_tfds(
     import tensorflow_datasets as tfds
 
     builder = load_from_library(f"tfds:{name}", lambda: tfds.builder(name, data_dir=data_dir))
-    features, supervised = builder.info.features, builder.info.supervised_keys
+    features = builder.info.features
+    supervised = builder.info.supervised_keys
     text = _feature(name, features, tfds.features.Text, text_column, supervised, "--text-column")
     label = _feature(
         name, features, tfds.features.ClassLabel, label_column, supervised, "--label-column"
@@ -106,7 +107,7 @@ def load_tfds_pairs(
 def load_from_library(
     dataset: str,
     load: Callable,
-    alternative: str = "try python training/train.py classify with --dataset docstrings",
+    alternative: str = "try keras-tnattn classify with --dataset docstrings",
 ) -> Any:
     """Returns what `load` returns, and reports any of its errors as an `InputError`."""
     try:

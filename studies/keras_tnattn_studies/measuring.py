@@ -1,17 +1,18 @@
 """Measures what has not been measured yet, and keeps it in a CSV file."""
 
-from collections.abc import Callable, Sequence
+import csv
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.runs.run import Run
-from keras_tnattn_train.system.files import (
-    Columns,
-    Measurements,
-    read_measurements,
-    write_measurements,
-    writing,
-)
+from keras_tnattn_train.system.files import write_table, writing
+
+# The columns of a table, with their types.
+Columns = Mapping[str, Callable[[str], Any]]
+# The measured columns of each row, by the columns that identify it.
+Measurements = dict[tuple, dict[str, Any]]
 
 
 def measure_missing(
@@ -49,3 +50,35 @@ def measure_missing(
     if rows and not missing:
         report(rows)  # a study may have been interrupted before its report
     return rows
+
+
+def write_measurements(
+    path: Path, measurements: Measurements, keys: Columns, columns: Columns
+) -> None:
+    """Writes the CSV file that `read_measurements` reads, in the order of the measurements."""
+    blank = dict.fromkeys(columns, "")
+    rows = [dict(zip(keys, key, strict=True)) | blank | row for key, row in measurements.items()]
+    write_table(path, rows)
+
+
+def read_measurements(
+    path: Path, keys: Columns, columns: Columns, blanks: bool = False
+) -> Measurements:
+    """Reads a file of measurements: the other columns of each row, by those that identify it."""
+    if not path.exists():
+        return {}
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return {
+                tuple(kind(row[name]) for name, kind in keys.items()): {
+                    name: kind(row[name])
+                    for name, kind in columns.items()
+                    if row[name] or not blanks
+                }
+                for row in csv.DictReader(file)
+            }
+    except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
+        raise InputError(
+            f"Expected a row for each {' and '.join(keys)}. Received: {path} ({error}). Delete it "
+            "to measure all of them again"
+        ) from error

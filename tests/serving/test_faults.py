@@ -1,12 +1,5 @@
-"""Tests the server under overload, on SIGTERM, with bad versions, models, requests and clients.
+"""The server under overload, on SIGTERM, with bad versions, models, requests and clients."""
 
-    python benchmarks/serving_faults.py                               # a minute of overload
-    python benchmarks/serving_faults.py --seconds 5 --swaps 3         # shorter
-
-Prints a table of outcomes; the exit status is 1 if one of them is wrong.
-"""
-
-import argparse
 import asyncio
 import collections
 import contextlib
@@ -18,27 +11,30 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
+
+# The client of the benchmark.
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 from load import (
     Connection,
     LostError,
     RefusedError,
-    describe_machine,
     encoded,
     environment,
     free_port,
     memory,
     percentile,
     running,
-    table,
 )
+
+pytestmark = pytest.mark.slow
 
 PATH = "/v1/models/work:predict"
 READY = "/v2/health/ready"
@@ -185,42 +181,42 @@ async def open_loop(port: int, rate: float, seconds: float) -> tuple[collections
     return outcomes, latencies
 
 
-def shown(outcomes: collections.Counter) -> str:
-    """Formats outcomes."""
-    return ", ".join(f"{key}: {count:,}" for key, count in sorted(outcomes.items(), key=str))
+def assert_answered(outcomes: collections.Counter, *allowed: object) -> None:
+    """There were answers, and no outcome but the allowed ones."""
+    assert outcomes[200] > 0
+    assert set(outcomes) <= {200, *allowed}
 
 
-def answered(outcomes: collections.Counter, *allowed: object) -> bool:
-    """Whether there were requests, all of them with allowed outcomes."""
-    return outcomes[200] > 0 and set(outcomes) <= set(allowed)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The folder of all models; a test leaves it as it was, but for the numbers of versions."""
+    folder = tmp_path_factory.mktemp("models")
+    (folder / "work").mkdir()
+    write_version(folder / "work", 1)
+    write_models(folder)
+    return folder
 
 
-def overload(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
-    """Sends ten times the load that the server can take."""
-    port, seconds = free_port(), options.seconds
+def test_ten_times_the_load_that_the_server_can_take(folder):
+    port = free_port()
+    seconds = 5.0
     with serving(folder, port) as process:
-        capacity = asyncio.run(closed_loop(port, 16, min(5.0, seconds)))[200] / min(5.0, seconds)
+        capacity = asyncio.run(closed_loop(port, 16, seconds))[200] / seconds
         before = memory(process)
         outcomes, latencies = asyncio.run(open_loop(port, 10 * capacity, seconds))
         after = memory(process)
         p99 = percentile(latencies, 0.99)
-        # A request may wait for a full queue and two batches at the rate without overload; allow
-        # twice that. The clients use the same cores, so the accepted rate may fall, but not below a
-        # quarter.
+        # The clients use the same cores, so the accepted rate may fall, but not below a quarter.
         rate = outcomes[200] / seconds
-        bound = 2 * (QUEUE + 16) / capacity + 0.5
-        fine = after < before + 200 and p99 < bound and outcomes[429] > 0 and rate > capacity / 4
-        allowed = (200, 429, 503, "not sent: all 256 connections were waiting")
-        text = (
-            f"capacity {capacity:.0f}/s, load {10 * capacity:.0f}/s for {seconds:g} s: "
-            f"{shown(outcomes)}; accepted {rate:.0f}/s, p99 {p99:.2f} s (at most {bound:.1f}); "
-            f"memory {before:.0f} to {after:.0f} MB"
-        )
-        return text, fine and answered(outcomes, *allowed)
+        assert_answered(outcomes, 429, 503, "not sent: all 256 connections were waiting")
+        assert outcomes[429] > 0
+        assert rate > capacity / 4
+        # A request may wait for a full queue and two batches; allow twice that.
+        assert p99 < 2 * (QUEUE + 16) / rate + 0.5
+        assert after < before + 200
 
 
-def sigterm(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
-    """Sends SIGTERM under load."""
+def test_sigterm_under_load(folder):
     port = free_port()
 
     async def run(process) -> collections.Counter:
@@ -237,19 +233,19 @@ def sigterm(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
         began = time.monotonic()
         outcomes = asyncio.run(run(process))
         took = time.monotonic() - began - 2
-        text = f"{shown(outcomes)}; exit status {process.returncode} after {took:.1f} s"
-        fine = process.returncode == 0 and took < 32  # --drain-s, --stop-s and the exit
-        return text, fine and answered(outcomes, 200, 429, 503, "refused")
+        assert process.returncode == 0
+        assert took < 32  # --drain-s, --stop-s and the exit
+        assert_answered(outcomes, 429, 503, "refused")
 
 
-def swaps(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
-    """Swaps versions under load."""
+def test_versions_swapped_under_load(folder):
     port = free_port()
+    number = max(int(path.name) for path in (folder / "work").iterdir())
 
     async def run(process) -> collections.Counter:
         stop = asyncio.Event()
         load = asyncio.create_task(closed_loop(port, 8, stop))
-        for version in range(2, 2 + options.swaps):
+        for version in range(number + 1, number + 6):
             await asyncio.to_thread(write_version, folder / "work", version)
             shutil.rmtree(folder / "work" / str(version - 1))
             while await asyncio.to_thread(newest, port) != version:
@@ -260,11 +256,8 @@ def swaps(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
     with serving(folder, port) as process:
         before = memory(process)
         outcomes = asyncio.run(run(process))
-        text = (
-            f"{options.swaps} swaps: {shown(outcomes)}; "
-            f"memory {before:.0f} to {memory(process):.0f} MB"
-        )
-        return text, answered(outcomes, 200) and memory(process) < before + 200
+        assert_answered(outcomes)
+        assert memory(process) < before + 200
 
 
 def newest(port: int) -> int:
@@ -289,8 +282,7 @@ def states(port: int) -> dict[str, tuple[str, str]]:
         }
 
 
-def damaged(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
-    """Adds a damaged version under load."""
+def test_a_damaged_version(folder):
     port = free_port()
     number = max(int(path.name) for path in (folder / "work").iterdir())
 
@@ -314,23 +306,20 @@ def damaged(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
         outcomes = asyncio.run(run())
         versions = states(port)
         shutil.rmtree(folder / "work" / str(number + 1))
-        new, old = versions[str(number + 1)], versions[str(number)]
-        text = f"{shown(outcomes)}; new version: {' '.join(new)}, old version: {old[0]}"
-        fine = new[0] == "END" and new[1] != "OK" and old == ("AVAILABLE", "OK")
-        return text, fine and answered(outcomes, 200)
+        state, code = versions[str(number + 1)]
+        assert state == "END"
+        assert code != "OK"
+        assert versions[str(number)] == ("AVAILABLE", "OK")
+        assert_answered(outcomes)
 
 
-def killed(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
-    """Kills the server with SIGKILL, and starts a new one on the same port."""
+def test_a_killed_server_starts_again_on_its_port(folder):
     port = free_port()
     with serving(folder, port) as process:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-    began = time.monotonic()
     with serving(folder, port):
-        ready = time.monotonic() - began
-        outcomes = asyncio.run(closed_loop(port, 4, 1.0))
-    return f"ready again after {ready:.1f} s; {shown(outcomes)}", answered(outcomes, 200)
+        assert_answered(asyncio.run(closed_loop(port, 4, 1.0)))
 
 
 def request(
@@ -368,24 +357,19 @@ class Health:
             self._stop.wait(0.01)
 
 
-def long_answers(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
-    """Asks for the longest answers that are allowed, and for longer ones."""
+def test_the_longest_answers(folder):
     port = free_port()
     path = "/v1/models/long:predict"
     with serving(folder, port, "--max-answer", "50000000"), Health(port) as health:
-        began = time.monotonic()
         code, body = request(port, path, encoded(instances=[[0.5] * 8] * 40))
-        took = time.monotonic() - began
         refused = request(port, path, encoded(instances=[[0.5] * 8] * 400))[0]
-    text = (
-        f"{len(body) / 1e6:.0f} MB answered in {took:.1f} s, ten times as much: {refused}; "
-        f"slowest health check {health.slowest:.2f} s"
-    )
-    return text, (code, refused) == (200, 413) and len(body) > 4e7 and health.slowest < 1
+    assert code == 200
+    assert len(body) > 4e7
+    assert refused == 413
+    assert health.slowest < 1
 
 
-def stuck(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
-    """Asks models that never return; another one answers, and the server is not ready."""
+def test_models_that_never_return(folder):
     port, bad = free_port(), encoded(instances=[[2.0] * 8])
     paths = [f"/v1/models/{name}:predict" for name in STUCK_MODELS]
     with serving(folder, port, "--deadline-s", "5"):
@@ -394,18 +378,15 @@ def stuck(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
         again = {request(port, path, BODY)[0] for path in paths}
         outcomes = asyncio.run(closed_loop(port, 4, 3.0))
         ready, live = request(port, READY)[0], request(port, "/v2/health/live")[0]
-    text = (
-        f"{len(STUCK_MODELS)} models answer {before}, {waiting} after the deadline, then {again}; "
-        f"another model {shown(outcomes)}; ready {ready}, live {live}"
-    )
-    fine = (before, waiting, again, ready, live) == ({200}, {504}, {503}, 503, 200)
-    return text, fine and answered(outcomes, 200)
+    assert (before, waiting, again) == ({200}, {504}, {503})
+    assert (ready, live) == (503, 200)
+    assert_answered(outcomes)  # of another model
 
 
-def hanging_versions(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
-    """Adds versions that never load, that are pipes, or that lead out of the folder."""
+def test_versions_of_pipes_and_of_links_out_of_the_folder(folder, tmp_path):
     port = free_port()
-    with tempfile.TemporaryDirectory() as scratch, serving(folder, port):
+    scratch = tmp_path
+    with serving(folder, port):
         shutil.copytree(folder / "long", Path(scratch, "long"))
         original = Path(scratch, "long", "1")
         for number in (2, 3):
@@ -427,8 +408,8 @@ def hanging_versions(folder: Path, options: argparse.Namespace) -> tuple[str, bo
         asked = request(port, "/v1/models/long:predict", BODY)[0]
         for number in ("2", "3"):
             shutil.rmtree(folder / "long" / number)
-    text = f"states {states_now}; version 1 answers {asked}"
-    return text, states_now == {"3": "END", "2": "END", "1": "AVAILABLE"} and asked == 200
+    assert states_now == {"3": "END", "2": "END", "1": "AVAILABLE"}
+    assert asked == 200
 
 
 def _copy(source: str, target: str) -> None:
@@ -438,8 +419,7 @@ def _copy(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def loading(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
-    """Asks for models while they load."""
+def test_requests_while_a_model_loads(folder):
     port = free_port()
     command = [sys.executable, "-m", "keras_tnattn_serving", str(folder), "--port", str(port)]
     codes: list[int] = []
@@ -453,12 +433,11 @@ def loading(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
             time.sleep(0.02)
         absent = request(port, "/v1/models/nobody:predict", BODY)[0]
         process.kill()
-    text = f"until it answers: {shown(collections.Counter(codes))}; a name that is absent: {absent}"
-    return text, set(codes) == {200, 503} and absent == 404
+    assert set(codes) == {200, 503}
+    assert absent == 404
 
 
-def full_pipes(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
-    """Writes logs that nobody reads."""
+def test_logs_that_nobody_reads(folder):
     port = free_port()
     command = [sys.executable, "-m", "keras_tnattn_serving", str(folder), "--port", str(port)]
     with subprocess.Popen(
@@ -478,74 +457,90 @@ def full_pipes(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
         live = request(port, "/v2/health/live")[0]
         process.terminate()
         status = process.wait(60)
-    text = f"{shown(outcomes)} with 64 kB of pipe; live {live}, exit status {status}"
-    return text, answered(outcomes, 200) and (live, status) == (200, 0)
+    assert_answered(outcomes)
+    assert (live, status) == (200, 0)
 
 
-def bad_clients(folder: Path) -> Iterator[tuple[str, str, bool]]:
-    """Sends bad requests; after each, a good request has to be answered."""
-    rows = encoded(instances=[[0.5] * 8] * 10_000)
-    deep = b'{"instances":' + b"[" * 200_000 + b"]" * 200_000 + b"}"
-    cases = {
-        "10,000 instances": (rows, 413),
-        "a text of 1 MB": (encoded(signature_name="text", instances=["x" * 1_000_000]), 413),
-        "a body of 8 MB": (encoded(instances=["x" * 8_000_000]), 413),
-        "invalid UTF-8": (b'{"instances": ["\xff\xfe"]}', 400),
-        "wrong types": (encoded(instances=[["a"] * 8]), 400),
-        "JSON 200,000 lists deep": (deep, 400),
-        "NaN": (b'{"instances": [[NaN, 1, 1, 1, 1, 1, 1, 1]]}', 200),
-        "a body in gzip": (gzip.compress(BODY), 200, {"Content-Encoding": "gzip"}),
-        "a gzip bomb": (gzip.compress(bytes(100_000_000)), 413, {"Content-Encoding": "gzip"}),
-        "half a gzip": (gzip.compress(BODY)[:-9], 400, {"Content-Encoding": "gzip"}),
-        "a body in Brotli": (BODY, 415, {"Content-Encoding": "br"}),
-        "a foreign Host": (BODY, 421, {"Host": "example.com"}),
-        "a row too short": (encoded(instances=[[1.0]]), 400),
-        "no JSON": (b"\x00\x01\x02", 400),
-    }
+DEEP = b'{"instances":' + b"[" * 200_000 + b"]" * 200_000 + b"}"
+GZIP = {"Content-Encoding": "gzip"}
+BAD_REQUESTS = {
+    "10,000 instances": (encoded(instances=[[0.5] * 8] * 10_000), 413),
+    "a text of 1 MB": (encoded(signature_name="text", instances=["x" * 1_000_000]), 413),
+    "a body of 8 MB": (encoded(instances=["x" * 8_000_000]), 413),
+    "invalid UTF-8": (b'{"instances": ["\xff\xfe"]}', 400),
+    "wrong types": (encoded(instances=[["a"] * 8]), 400),
+    "JSON 200,000 lists deep": (DEEP, 400),
+    "NaN": (b'{"instances": [[NaN, 1, 1, 1, 1, 1, 1, 1]]}', 200),
+    "a body in gzip": (gzip.compress(BODY), 200, GZIP),
+    "a gzip bomb": (gzip.compress(bytes(100_000_000)), 413, GZIP),
+    "half a gzip": (gzip.compress(BODY)[:-9], 400, GZIP),
+    "a body in Brotli": (BODY, 415, {"Content-Encoding": "br"}),
+    "a foreign Host": (BODY, 421, {"Host": "example.com"}),
+    "a row too short": (encoded(instances=[[1.0]]), 400),
+    "no JSON": (b"\x00\x01\x02", 400),
+}
+
+
+@pytest.fixture(scope="module")
+def served(folder):
+    """A port, and the process that serves there, with a short deadline."""
     port = free_port()
     with serving(folder, port, "--deadline-s", "2") as process:
-        before = memory(process)
-        for name, (body, expected, *headers) in cases.items():
-            status = request(port, PATH, body, *headers)[0]
-            fine = status == expected and newest(port) > 0
-            yield name, f"{status}", fine
-        code, body = request(port, "/v1/models/complex:predict", BODY)
-        yield (
-            "complex outputs",
-            f"{code}: {body[:200].decode()}",
-            code == 400 and b"complex" in body,
-        )
-        nan = encoded(signature_name="nan", instances=[[0.0] * 8])
-        code, body = request(port, "/v1/models/complex:predict", nan)
-        yield (
-            "outputs that are NaN",
-            f"{code}: {body[:40].decode()}",
-            b"NaN, NaN" in body or (b"NaN,NaN" in body),
-        )
-        binary = {"Inference-Header-Content-Length": "2"}
-        code, body = request(port, "/v2/models/work/infer", b"{}\0\0", binary)
-        yield "binary tensors", f"{code}: {body.decode()}", code == 400 and b"binary_data" in body
-        code = request(port, "/v1/models/work/versions/%D9%A1:predict", BODY)[0]
-        yield "a version in Arabic digits", f"{code}", code == 400
-        taken = endless_head(port)
-        yield "a head of 200 MB", f"closed after {taken / 1e3:,.0f} kB", taken < 10_000_000
-        for name, data, hang_up in (
-            ("200 clients send half a head", b"POST /v1/mod", False),
-            ("200 clients send half a body", head(1000) + b'{"inst', False),
-            ("200 clients hang up before the answer", head(len(BODY)) + BODY, True),
-        ):
-            with contextlib.ExitStack() as sockets:
-                for _ in range(200):
-                    client = sockets.enter_context(socket.create_connection(("127.0.0.1", port)))
-                    client.sendall(data)
-                if hang_up:
-                    sockets.close()
-                others = newest(port) > 0
-            time.sleep(3)
-            fine = others and newest(port) > 0
-            yield name, "others are answered" if fine else "others wait", fine
-        grown = memory(process) - before
-        yield "all of these", f"memory grew by {grown:.0f} MB", grown < 300
+        yield port, process
+
+
+@pytest.mark.parametrize("name", BAD_REQUESTS)
+def test_bad_requests_leave_the_server_as_it_was(name, served):
+    port, process = served
+    before = memory(process)
+    body, expected, *headers = BAD_REQUESTS[name]
+    assert request(port, PATH, body, *headers)[0] == expected
+    assert newest(port) > 0
+    assert memory(process) < before + 300
+
+
+def test_outputs_and_paths_that_json_cannot_hold(served):
+    port, _ = served
+    code, body = request(port, "/v1/models/complex:predict", BODY)
+    assert code == 400
+    assert b"complex" in body
+    nan = encoded(signature_name="nan", instances=[[0.0] * 8])
+    _, body = request(port, "/v1/models/complex:predict", nan)
+    assert b"NaN,NaN" in body.replace(b" ", b"")
+    binary = {"Inference-Header-Content-Length": "2"}
+    code, body = request(port, "/v2/models/work/infer", b"{}\0\0", binary)
+    assert code == 400
+    assert b"binary_data" in body
+    assert request(port, "/v1/models/work/versions/%D9%A1:predict", BODY)[0] == 400
+
+
+def test_a_head_of_200_mb_is_cut_off(served):
+    assert endless_head(served[0]) < 10_000_000
+
+
+def head(length: int) -> bytes:
+    """Returns the head of a request."""
+    return f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "hang_up"),
+    [(b"POST /v1/mod", False), (head(1000) + b'{"inst', False), (head(len(BODY)) + BODY, True)],
+    ids=["half a head", "half a body", "gone before the answer"],
+)
+def test_200_clients_that_send(data, hang_up, served):
+    port, process = served
+    before = memory(process)
+    with contextlib.ExitStack() as sockets:
+        for _ in range(200):
+            client = sockets.enter_context(socket.create_connection(("127.0.0.1", port)))
+            client.sendall(data)
+        if hang_up:
+            sockets.close()
+        assert newest(port) > 0
+    time.sleep(3)
+    assert newest(port) > 0
+    assert memory(process) < before + 300
 
 
 def endless_head(port: int) -> int:
@@ -558,53 +553,3 @@ def endless_head(port: int) -> int:
                 client.sendall(line)
                 taken += len(line)
     return taken
-
-
-def head(length: int) -> bytes:
-    """Returns the head of a request."""
-    return f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
-
-
-def main() -> int:
-    """Runs all scenarios; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60, help="of overload (default: 60)")
-    parser.add_argument("--swaps", type=int, default=20, help="of versions (default: 20)")
-    scenes = {
-        "overload": overload,
-        "SIGTERM under load": sigterm,
-        "versions swapped under load": swaps,
-        "a damaged version": damaged,
-        "kill -9 and a restart": killed,
-        "the longest answers": long_answers,
-        "models that never return": stuck,
-        "versions of pipes and links": hanging_versions,
-        "requests while a model loads": loading,
-        "logs that nobody reads": full_pipes,
-    }
-    parser.add_argument("--only", choices=[*scenes, "bad clients"], nargs="+")
-    options = parser.parse_args()
-    # Ends this process as Ctrl-C does, so that its servers are stopped.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    describe_machine()
-    lines = []
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        (folder / "work").mkdir()
-        write_version(folder / "work", 1)
-        write_models(folder)
-        for name, scene in scenes.items():
-            if not options.only or name in options.only:
-                lines.append((name, *scene(folder, options)))
-                print(*lines[-1], sep=": ", flush=True)
-        if not options.only or "bad clients" in options.only:
-            for line in bad_clients(folder):
-                lines.append(line)
-                print(*line, sep=": ", flush=True)
-    shown_lines = [(name, text, "yes" if fine else "NO") for name, text, fine in lines]
-    print("\n" + table([("scenario", "outcome", "as expected"), *shown_lines]))
-    return 0 if all(fine for *_, fine in lines) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,10 +1,11 @@
-"""The command `compare`: several attentions over several seeds, in one table."""
+"""The study `compare`: several attentions over several seeds, in one table."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from keras_tnattn_studies.many import finish_all
 from keras_tnattn_train.classify.baseline import (
     MOST_FREQUENT,
     SVM,
@@ -19,8 +20,8 @@ from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import RUN, Options, Seeds, option
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.processes.workers import replaced_process
-from keras_tnattn_train.runs.many import finish_all, save_text
 from keras_tnattn_train.runs.run import Run
+from keras_tnattn_train.system.files import save_text
 
 HEADER = (
     "attention",
@@ -163,7 +164,7 @@ COMMAND = Command(
     start,
     """\
 example:
-    python training/train.py compare --dataset reuters --attentions tsa dpa ada --seeds 0 1 2
+    keras-tnattn reproduce compare --dataset reuters --attentions tsa dpa ada --seeds 0 1 2
 Run the same command again to continue an interrupted comparison.
 """,
     first=(

@@ -1,16 +1,15 @@
-"""The command `compare-nodes`: several layers over several seeds, in one table."""
+"""The study `compare-nodes`: several layers over several seeds, in one table."""
 
 from typing import Any
 
+from keras_tnattn_studies.measuring import Columns, Measurements, measure_missing
 from keras_tnattn_train.commands import Command, pop_options
 from keras_tnattn_train.nodes.command import load
 from keras_tnattn_train.nodes.config import LAYERS, NodesConfig
 from keras_tnattn_train.options.options import RUN, Options, Seeds, option
 from keras_tnattn_train.processes.backend import start_backend
-from keras_tnattn_train.runs.many import save_text
-from keras_tnattn_train.runs.measuring import measure_missing
 from keras_tnattn_train.runs.run import Run
-from keras_tnattn_train.system.files import Columns, Measurements
+from keras_tnattn_train.system.files import save_text
 
 HEADER = ("layer", "weights", "seeds", "test %", "lowest", "highest", "epochs", "seconds")
 # The columns of seeds.csv, with their types.
@@ -112,6 +111,6 @@ COMMAND = Command(
     start,
     """\
 example:
-    python training/train.py compare-nodes --dataset cora --data-dir DIR --layers gat --seeds 0 1 2
+    keras-tnattn reproduce compare-nodes --dataset cora --data-dir DIR --layers gat --seeds 0 1 2
 """,
 )

@@ -2,11 +2,18 @@ import threading
 
 import pytest
 
-from keras_tnattn_train.runs.measuring import measure_missing
+from keras_tnattn_studies.measuring import (
+    measure_missing,
+    read_measurements,
+    write_measurements,
+)
+from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.runs.run import Run
 
 KEYS = {"model": str, "seed": int}
 COLUMNS = {"accuracy": float, "steps": int}
+OUTCOME_KEYS = {"layer": str, "seed": int}
+OUTCOME_COLUMNS = {"outcome": str, "epochs": int}
 
 
 def test_only_what_is_missing_is_measured(tmp_path):
@@ -103,3 +110,28 @@ def test_a_report_that_was_interrupted_is_made_up_for(tmp_path):
     rows = run(lambda rows: reports.append(dict(rows)))
     assert reports == [rows]
     assert len(rows) == 2
+
+
+def test_a_table_is_read_as_it_was_written(tmp_path):
+    path = tmp_path / "table.csv"
+    assert read_measurements(path, OUTCOME_KEYS, OUTCOME_COLUMNS) == {}
+    rows = {("gat", 1): {"outcome": "trained", "epochs": 7}, ("gat", 0): {"outcome": "trained"}}
+    write_measurements(path, rows, OUTCOME_KEYS, OUTCOME_COLUMNS)
+    lines = path.read_text().splitlines()
+    assert lines == ["layer,seed,outcome,epochs", "gat,1,trained,7", "gat,0,trained,"]
+    result = read_measurements(path, OUTCOME_KEYS, OUTCOME_COLUMNS, blanks=True)
+    assert list(result.items()) == list(rows.items())
+    # Further columns do not matter.
+    assert read_measurements(path, OUTCOME_KEYS, {"outcome": str})["gat", 0] == {
+        "outcome": "trained"
+    }
+    with pytest.raises(InputError, match=r"for each layer and seed\. Received: .*table\.csv .*''"):
+        read_measurements(path, OUTCOME_KEYS, OUTCOME_COLUMNS)
+
+
+@pytest.mark.parametrize("text", ["layer,seed\ngat,0\n", "layer,seed,outcome,epochs\ngat,0,done\n"])
+def test_a_table_without_a_column_or_a_cell(tmp_path, text):
+    path = tmp_path / "table.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match="Delete it to measure all of them again"):
+        read_measurements(path, OUTCOME_KEYS, OUTCOME_COLUMNS)

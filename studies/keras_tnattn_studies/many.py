@@ -1,26 +1,10 @@
-"""Trains many runs, and writes what they have in common."""
+"""Trains many runs, in one process or several."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.runs.run import Run
-from keras_tnattn_train.system.files import replacing
-
-
-def save_text(path: Path, text: str) -> None:
-    """Writes a text file atomically."""
-    with replacing(path) as partial:
-        partial.write_text(text + "\n", encoding="utf-8")
-
-
-def exported_folder(results: dict[str, Any], runs: Path) -> Path:
-    """Returns the folder of a finished run's exported model."""
-    folder = Path(results["exported"])
-    if not folder.is_dir():
-        raise InputError(f"There is no {folder}. Delete {runs} to train and export again")
-    return folder
 
 
 def finish_all(

@@ -1,28 +1,23 @@
-"""Which share of the bytes of common architectures `compress` reaches, and why not the rest.
+"""Which share of the bytes of common layers and architectures `compress` reaches.
 
-Builds small models with random weights, backbones of keras-hub and one for each kind of Keras
-layer, and compresses them to integers of 8 bits. For each it compares the error in the report with
-a measured one, and saves and loads the small model. Each model is in a process of its own:
-
-    python benchmarks/compression_coverage.py [NAME ...] [--seconds 90] [--output TABLE.md]
+Small models with random weights: one for each kind of Keras layer, and backbones of keras-hub.
 """
 
-import argparse
 import inspect
-import multiprocessing
-import queue
-import tempfile
-import time
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import keras
-import keras_hub
 import numpy as np
+import pytest
 
 from keras_small import compress
 
+pytestmark = pytest.mark.slow
+
+PAGE = Path(__file__).resolve().parents[3] / "docs/guides/backbones.md"
 LENGTH = 8
 # Arguments that a backbone has no default for, or too large a one, by name.
 SMALL: dict[str, Any] = {
@@ -171,6 +166,7 @@ HUB: dict[str, dict[str, Any]] = {
     "SAM": {},
     "ViTDet": {"hidden_size": 32, "global_attention_layer_indices": [1], "window_size": 2},
 }
+STAY = ("ConvLSTM1D", "ConvLSTM2D", "SpectralNormalization")  # as they are
 KERAS: dict[str, tuple[Callable[[], keras.layers.Layer], tuple[int, ...] | None]] = {
     "Dense": (lambda: keras.layers.Dense(64), (64,)),
     "EinsumDense": (lambda: keras.layers.EinsumDense("abc,cde->abde", (None, 4, 16)), (8, 64)),
@@ -213,6 +209,8 @@ KERAS: dict[str, tuple[Callable[[], keras.layers.Layer], tuple[int, ...] | None]
 
 def hub_model(name: str) -> keras.Model:
     """Returns a small backbone of keras-hub."""
+    import keras_hub
+
     models = keras_hub.models
     extra = dict(HUB[name])
     if name in ("CLIP", "SigLIP"):
@@ -275,96 +273,44 @@ def _outputs(model: keras.Model, inputs: Any) -> np.ndarray:
     return np.concatenate([np.asarray(x, "float64").ravel() for x in outputs])
 
 
-def checked(name: str) -> dict[str, Any]:
-    """Compresses one model, and returns what was reached and what its report says."""
-    keras.utils.set_random_seed(0)
-    model = layer_model(name) if name in KERAS else hub_model(name)
-    inputs = inputs_for(model)
-    start = time.perf_counter()
-    result = compress(model, bits=8, data=inputs, effort="fast", verbose=0)
-    seconds = time.perf_counter() - start
-    report = result.report
-    expected, actual = _outputs(model, inputs), _outputs(result.model, inputs)
-    error = float(np.linalg.norm(actual - expected) / np.linalg.norm(expected))
-    faults = []
-    if abs(error - report.error) > 0.02 * error + 1e-6:
-        faults.append(f"the report's error is {report.error:.5f}, the measured one {error:.5f}")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "small.keras")
-        result.model.save(path)
-        loaded = _outputs(keras.saving.load_model(path, compile=False), inputs)
-    if not np.allclose(loaded, actual, rtol=1e-4, atol=1e-5 * np.abs(actual).max()):
-        faults.append("the loaded model has other outputs")
-    reached = sum(row.bytes_before for row in report.layers if row.format != "kept")
-    reasons: dict[str, int] = {}
-    for row in report.layers:
-        if row.format == "kept":
-            path = row.path if row.reason == "not supported" else row.kind
-            text = f"{path}: {row.reason or 'no smaller candidate'}"
-            reasons[text] = reasons.get(text, 0) + row.bytes_before
-    return {
-        "bytes": report.bytes_before,
-        "reached": reached / report.bytes_before,
-        "ratio": report.ratio,
-        "error": error,
-        "seconds": seconds,
-        "faults": faults,
-        "reasons": {k: v / report.bytes_before for k, v in reasons.items()},
-    }
+def share_reached(model: keras.Model, folder: Path) -> float:
+    """Compresses a model to 8 bits, and checks the report and the file against measurements.
 
-
-def _child(name: str, results: Any) -> None:
-    try:
-        results.put(checked(name))
-    except Exception as error:  # whatever a model or its compression raises
-        results.put({"failure": f"{type(error).__name__}: {str(error)[:300]}"})
-
-
-def in_process(name: str, seconds: int) -> dict[str, Any]:
-    """Returns what `checked` returns, in another process and with a time limit.
-
-    It is a fork, which need not import everything again; this process never runs an operation.
+    Returns:
+        The share of the bytes in layers that did not stay as they were.
     """
-    context = multiprocessing.get_context("fork")
-    results = context.Queue()
-    child = context.Process(target=_child, args=(name, results))
-    child.start()
-    try:
-        return results.get(timeout=seconds)
-    except queue.Empty:
-        return {"failure": f"not ready after {seconds} seconds"}
-    finally:
-        child.kill()
-        child.join()
-
-
-def row_of(name: str, result: dict[str, Any]) -> str:
-    """Returns a row of the table."""
-    if "failure" in result:
-        return f"| {name} | | | | {result['failure'].replace('|', '/').replace(chr(10), ' ')} |"
-    reasons = sorted(result["reasons"].items(), key=lambda item: -item[1])
-    texts = [f"{share:.1%} {text}" for text, share in reasons if share >= 0.001][:3]
-    texts = [f"**{fault}**" for fault in result["faults"]] + texts
-    return (
-        f"| {name} | {result['reached']:.1%} | {result['ratio']:.2f} | {result['error']:.4f} | "
-        f"{'; '.join(texts) or '-'} |"
+    inputs = inputs_for(model)
+    result = compress(model, bits=8, data=inputs, verbose=0)
+    report = result.report
+    expected = _outputs(model, inputs)
+    actual = _outputs(result.model, inputs)
+    error = float(np.linalg.norm(actual - expected) / np.linalg.norm(expected))
+    assert report.error == pytest.approx(error, rel=0.02, abs=1e-6)
+    result.model.save(folder / "small.keras")
+    loaded = keras.saving.load_model(folder / "small.keras", compile=False)
+    np.testing.assert_allclose(
+        _outputs(loaded, inputs), actual, rtol=1e-4, atol=1e-5 * np.abs(actual).max()
     )
+    reached = sum(row.bytes_before for row in report.layers if row.format != "kept")
+    return reached / report.bytes_before
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help="default: all")
-    parser.add_argument("--seconds", type=int, default=90, help="the limit of each model")
-    parser.add_argument("--output", type=Path, help="a Markdown file for the table")
-    arguments = parser.parse_args()
-    header = "| model | bytes reached | times smaller | error | stays as it is |"
-    lines = [header, "| --- | --- | --- | --- | --- |"]
-    for name in arguments.names or [*KERAS, *HUB]:
-        lines.append(row_of(name, in_process(name, arguments.seconds)))
-        print(lines[-1], flush=True)
-        if arguments.output:
-            arguments.output.write_text("\n".join(lines) + "\n")
+@pytest.mark.parametrize("name", [name for name in KERAS if name not in STAY])
+def test_layers_of_keras(name, tmp_path):
+    keras.utils.set_random_seed(0)
+    assert share_reached(layer_model(name), tmp_path) > 0.95
 
 
-if __name__ == "__main__":
-    main()
+@pytest.mark.parametrize("name", STAY)
+def test_layers_that_stay(name, tmp_path):
+    with pytest.raises(ValueError, match="Expected a model with layers that can be replaced"):
+        share_reached(layer_model(name), tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore")  # of keras-hub
+@pytest.mark.parametrize("name", HUB)
+def test_backbones_of_keras_hub(name, tmp_path):
+    pytest.importorskip("keras_hub")
+    keras.utils.set_random_seed(0)
+    (percent,) = re.findall(rf"^\| {name} \| ([\d.]+)%", PAGE.read_text("utf-8"), re.M)
+    assert share_reached(hub_model(name), tmp_path) == pytest.approx(float(percent) / 100, abs=0.01)

@@ -1,15 +1,8 @@
-import subprocess
-
 import numpy as np
-import pytest
-from run_folders import EXPORTS, assert_refused
+from run_folders import assert_refused
 
-from keras_tnattn_train.classify.baseline import linear_svms, most_frequent_class
-from keras_tnattn_train.classify.compare import table, table_configs
-from keras_tnattn_train.cli import train as main
-from keras_tnattn_train.data.texts import LabeledTexts, docstrings
-from keras_tnattn_train.demos import classify as demo
-from keras_tnattn_train.options.errors import exit_status
+from keras_tnattn_studies.compare import table, table_configs
+from keras_tnattn_studies.reproduce import main
 from keras_tnattn_train.runs.run import Run
 
 
@@ -51,35 +44,6 @@ def test_the_table_has_the_papers_columns():
         *("most frequent class", "-", "-", "-", "-", "-", "30.0 ± 0.0", "25.0 ± 0.0", "-")
     ]
     assert len({len(line) for line in lines}) == 1
-
-
-def test_the_baseline_learns_words_on_the_split_of_the_seed():
-    texts = [f"the {word} {n}" for n in range(20) for word in ("good film", "bad film")]
-    data = LabeledTexts.from_rows(zip(texts, ["good", "bad"] * 20, strict=True))
-    configs = table_configs({}, ["tsa", "dpa"], [3, 4])
-    results = linear_svms(configs, data)
-    assert list(results) == [3, 4]
-    for result in results.values():
-        assert result["train_accuracy"] == result["test_accuracy"] == 1
-        # A weight of each word in the training part, its document frequency, and an intercept.
-        assert 0 < result["parameters"] <= 2 * 24 + 1
-        assert result["parameters"] % 2 == 1
-
-
-def test_the_most_frequent_class_is_that_of_the_training_part():
-    # 60 rows for training and 40 for the test, stratified.
-    data = LabeledTexts.from_rows((f"text {n}", "ab"[n % 10 < 3]) for n in range(100))
-    results = most_frequent_class(table_configs({"test_fraction": 0.4}, ["tsa"], [0, 1]), data)
-    assert list(results) == [0, 1]
-    for result in results.values():
-        assert result["train_accuracy"] == result["test_accuracy"] == 0.7
-        assert result["parameters"] == 0
-    # Of 7 rows, 2 and 2 train and 1 and 2 test: the answer is the first of the former.
-    few = LabeledTexts.from_rows((f"text {n}", "aaabbbb"[n]) for n in range(7))
-    (result,) = most_frequent_class(
-        table_configs({"test_fraction": 0.4}, ["tsa"], [0]), few
-    ).values()
-    assert (result["train_accuracy"], result["test_accuracy"]) == (1 / 2, 1 / 3)
 
 
 def test_texts_in_which_the_baseline_finds_no_words_are_compared_without_it(tmp_path, capsys):
@@ -128,36 +92,3 @@ def test_the_recipe_is_that_of_the_paper(capsys):
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "[choices: tuned, paper] [default: paper]" in text
     assert "rows per step (tuned: 64; paper: 32)" in text
-
-
-def test_the_server_is_quiet_unless_it_fails(tmp_path, capfd):
-    code = "import sys; print('noise', file=sys.stderr); print(sys.argv[2])"
-    demo.serve(tmp_path, code, ["hi"])
-    assert capfd.readouterr() == ("hi\n", "")
-    with pytest.raises(subprocess.CalledProcessError):
-        demo.serve(tmp_path, "import sys; sys.exit('no such model')", ["hi"])
-    assert "no such model" in capfd.readouterr().err
-
-
-@pytest.mark.skipif(not EXPORTS, reason="only the TensorFlow backend exports")
-@pytest.mark.slow
-def test_the_demo_trains_exports_and_serves(tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(docstrings, "LIBRARIES", ("python", "matplotlib", "sklearn"))
-    monkeypatch.setattr(docstrings, "TEXTS_PER_LIBRARY", 20)
-    monkeypatch.setattr(demo, "ATTENTIONS", ("tsa", "dpa"))
-    # XLA would take longer to compile than all else here.
-    cheap = {"epochs": 1, "max_words": 20, "jit_compile": "off"}
-    monkeypatch.setattr(demo, "OPTIONS", demo.OPTIONS | cheap)
-    assert exit_status(demo.run) == 0
-    first = capfd.readouterr().out
-    assert "keras_tnattn imported: False" in first
-    assert all(sentence in first for sentence in demo.SENTENCES)
-    assert (tmp_path / "saved_models/docstrings/1/saved_model.pb").is_file()
-    assert (tmp_path / "runs/demo/docstrings/psi.png").is_file()
-
-    assert exit_status(demo.run) == 0
-    again = capfd.readouterr().out
-    assert "epoch 1 of" not in again
-    assert again.endswith(first[first.index("| attention") :])
-    assert len(list((tmp_path / "saved_models/docstrings").iterdir())) == 1
