@@ -353,6 +353,17 @@ class ClassifyConfig(ExportConfig):
         return adapter_of(layer).compares_pairs(MOST_WORDS, self.embedding_dim)
 
     @property
+    def may_keep_svm(self) -> bool:
+        """Whether the model can be the linear SVM itself, and a validation part compares the two.
+
+        The tuned recipe has the layer normalization that an SVM's scores need; an attention or
+        positions would add to its features.
+        """
+        is_linear = self.attention == "none" and self.position_encoding == "none"
+        from_svm = self.recipe == "tuned" and self.initial_weights == "svm"
+        return is_linear and from_svm and self.validation_fraction > 0
+
+    @property
     def source(self) -> str:
         """The data set's name without folders, suffixes, library or version, for file names."""
         return short_name(self.dataset)
