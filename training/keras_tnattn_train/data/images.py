@@ -8,9 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_tnattn_train.data.names import Labels
 from keras_tnattn_train.data.opening import suffix_of
 from keras_tnattn_train.data.reading import unknown_source
-from keras_tnattn_train.data.tables import SUFFIXES, BadRows, open_table, quantity
+from keras_tnattn_train.data.tables import (
+    SUFFIXES,
+    BadRows,
+    EmptyFolders,
+    open_table,
+    problem_of,
+    quantity,
+)
 from keras_tnattn_train.data.texts.labeled import split_rows
 from keras_tnattn_train.data.texts.libraries import load_from_library
 from keras_tnattn_train.data.texts.tables import doubtful_labels
@@ -196,21 +204,25 @@ def _load_pictures(
 def _pictures_of_folders(source: Path) -> tuple[list[tuple[object, Path, str]], list[str]]:
     """Returns place, path and class of each picture, and sentences about the files."""
     rows: list[tuple[object, Path, str]] = []
-    others = 0
+    others, labels, empty = 0, Labels(), EmptyFolders("pictures")
     for folder in sorted(path for path in source.iterdir() if path.is_dir()):
+        name, before = labels(folder.name), len(rows)
         for path in sorted(path for path in folder.iterdir() if path.is_file()):
             if path.suffix.lower() in PICTURES:
-                rows.append((path, path, folder.name))
+                rows.append((path, path, name))
             else:
                 others += 1
+        if len(rows) == before:
+            empty.add(folder)
     notes = [f"{quantity(others, 'file')} that is not a picture left out"] if others else []
-    return rows, notes
+    return rows, [*notes, *empty.notes(), *labels.notes()]
 
 
 def _pictures_of_table(
     source: Path, bad: BadRows
 ) -> tuple[list[tuple[object, Path, str]], list[str]]:
     rows: list[tuple[object, Path, str]] = []
+    labels = Labels()
     with open_table(source) as table:
         places = [i for name in ("path", "label") if (i := table.place(name)) is not None]
         if len(places) < 2:
@@ -222,12 +234,15 @@ def _pictures_of_table(
             if row.problem is not None:
                 bad.add(row, row.problem)
                 continue
-            path, name = (row.fields[place].strip() for place in places)
+            if problem := problem_of(row, places):
+                bad.add(row, problem)
+                continue
+            path, name = row.fields[places[0]].strip(), labels(row.fields[places[1]])
             if not path or not name:
                 bad.add(row, f"an empty {'label' if path else 'path'}")
             else:
                 rows.append((row, source.parent / path, name))
-        return rows, list(table.notes())
+        return rows, [*table.notes(), *labels.notes()]
 
 
 def _read(path: Path) -> tuple:
