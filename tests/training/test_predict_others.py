@@ -6,7 +6,6 @@ import keras
 import numpy as np
 import pytest
 from PIL import Image
-from run_folders import assert_refused
 
 from keras_tnattn_train.cli import train
 from keras_tnattn_train.predict import main
@@ -53,7 +52,17 @@ def test_pictures_of_other_sizes_are_resized_as_in_training(tmp_path, capsys):
     assert main([str(run), "--input", str(table), "--format", "lines"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition("\t")[0] for line in lines] == kinds
-    assert_refused(capsys, [str(run), str(table)], "not a picture", main=main)
+    other = str(tmp_path / "none.png")
+    assert main([str(run), str(table), paths[0], other, paths[1]]) == 1
+    out, error = capsys.readouterr()
+    assert [row["label"] for row in csv.DictReader(out.splitlines())] == kinds[:2]
+    assert f"row 1: {table}: not a picture; left out" in error
+    assert f"row 3: {other}: no such file or directory; left out" in error
+    assert "bad rows left out: 2" in error
+    assert main([str(run), other]) == 1
+    assert capsys.readouterr().out == (
+        "row,text,label,probability,probability of left,probability of top\n"
+    )
 
 
 def test_nodes_in_the_order_asked_for(tmp_path, capsys):
@@ -81,4 +90,10 @@ def test_nodes_in_the_order_asked_for(tmp_path, capsys):
         probabilities = [float(row["probability"]) for row in rows]
         want = [float(known[name]["probability"]) for name in asked]
         assert probabilities == pytest.approx(want, abs=2e-6)
-    assert_refused(capsys, [str(run), "n99"], f"such as {names[0]}. Received: n99", main=main)
+    assert main([str(run), names[3], "n99", names[4]]) == 1
+    out, error = capsys.readouterr()
+    rows = list(csv.DictReader(out.splitlines()))
+    assert [(row["row"], row["text"]) for row in rows] == [("1", names[3]), ("3", names[4])]
+    assert [row["label"] for row in rows] == [known[name]["predicted"] for name in names[3:5]]
+    assert "row 2: 'n99', which is no node of the graph" in error
+    assert f"called {names[0]}" in error

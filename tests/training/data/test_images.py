@@ -39,6 +39,17 @@ def test_a_folder_for_each_class(folders):
     assert load_images(str(folders)).fingerprint() == data.fingerprint() != other.fingerprint()
 
 
+def test_folders_without_pictures_are_named(folders):
+    (folders / "empty").mkdir()
+    picture(folders / "dark\u200b" / "20.png", 0)
+    data = load_images(str(folders))
+    assert data.class_names == ("dark", "light")
+    assert data.notes[1:] == (
+        "warning: folder without pictures, which make no class: 'empty'",
+        "1 label with invisible characters (U+200B), which are left out",
+    )
+
+
 def test_a_table_of_paths_and_labels(folders):
     table = folders / "t.csv"
     rows = [f"{'light' if i % 2 else 'dark'}/{i}.{'png' if i % 2 else 'PNG'}" for i in range(10)]

@@ -117,8 +117,10 @@ class TestTables:
 class TestLabels:
     @pytest.mark.parametrize(
         "character",
-        ["\u200b", "\u200c", "\u200d", "\u200e", "\u200f", "\ufeff", "\u00ad", "\u202a", "\u202e"]
-        + ["\u2060", "\u2066", "\u2069", "\u061c", "\u034f", "\u3164", "\U000e0041"],
+        [
+            *("\u200b", "\u200c", "\u200d", "\u200e", "\u200f", "\ufeff", "\u00ad", "\u202a"),
+            *("\u202e", "\u2060", "\u2066", "\u2069", "\u061c", "\u034f", "\u3164", "\U000e0041"),
+        ],
     )
     def test_invisible_characters_make_no_class(self, tmp_path, character):
         table = f"{character}text{character},label\na,x\nb,{character}x\nc,x{character} \nd,y\n"
@@ -182,7 +184,7 @@ class TestLabels:
     def test_lists_of_labels_are_refused(self, tmp_path, name, content):
         path = write(tmp_path / name, content)
         for skip in (False, True):
-            with pytest.raises(InputError, match="one label for each text.*sigmoid") as error:
+            with pytest.raises(InputError, match=r"one label for each text.*sigmoid") as error:
                 load_texts(path, skip_bad_rows=skip)
             assert "a list in the column 'label'" in str(error.value)
 

@@ -6,8 +6,13 @@ import numpy as np
 from scipy.special import softmax
 
 from keras_tnattn_train.data.images import read_picture
-from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.runs.predictions import Predictor, labels
+from keras_tnattn_train.runs.predictions import (
+    Prediction,
+    Predictor,
+    Problem,
+    label_columns,
+    labels,
+)
 from keras_tnattn_train.runs.saved_models import load_model
 from keras_tnattn_train.runs.trained import PredictingRun
 from keras_tnattn_train.system.files import read_object
@@ -23,14 +28,21 @@ class ImagesRun(PredictingRun):
     def predictor(self, batch_size: int, beam: int, n_best: int | None) -> Predictor:
         size = self.model.input_shape[1:3]
 
-        def predict(paths: list[str]) -> list:
-            images = []
-            for path in paths:
+        def predict(paths: list[str]) -> list[list[Prediction] | Problem]:
+            images: dict[int, np.ndarray] = {}
+            answers: list[list[Prediction] | Problem] = []
+            for place, path in enumerate(paths):
                 try:
-                    images.append(read_picture(Path(path), size))
+                    images[place] = read_picture(Path(path), size)
+                    answers.append([])
                 except ValueError as error:
-                    raise InputError(f"Expected pictures. Received: {path}: {error}") from error
-            logits = np.asarray(self.model.predict_on_batch(np.stack(images)), "float64")
-            return labels(softmax(logits, axis=-1), self.class_names)
+                    answers.append(Problem(f"{path}: {error}"))
+            if images:
+                batch = np.stack(list(images.values()))
+                logits = np.asarray(self.model.predict_on_batch(batch), "float64")
+                predictions = labels(softmax(logits, axis=-1), self.class_names)
+                for place, prediction in zip(images, predictions, strict=True):
+                    answers[place] = prediction
+            return answers
 
-        return predict
+        return Predictor(predict, label_columns(self.class_names))
