@@ -83,6 +83,7 @@ def test_other_texts_are_measured_also_without_those_of_the_training(run, tmp_pa
     (tmp_path / "new.csv").write_text("body,topic\nred blue green,a\none two two,b\n")
     arguments = ["evaluate", str(tmp_path / "run"), "--dataset", str(tmp_path / "new.csv")]
     assert main(arguments) == 0
+    assert capsys.readouterr().out.startswith(f"{tmp_path / 'new.csv'}: 2 texts\n")
     results = report(tmp_path / "run", "on-new")
     assert (results["texts"], results["accuracy"], results["macro_f1"]) == (2, 1.0, 1.0)
     assert results["classes"]["c"]["texts"] == 0
