@@ -134,8 +134,8 @@ class Words:
         return len(self._ids) + 2
 
     def split(self, text: str) -> list[str]:
-        """Returns the words of a text."""
-        return [word for word in self._between.split(text.lower()) if word]
+        """Returns the words of a text, without characters that nobody sees."""
+        return [word for word in self._between.split(visible(text).lower()) if word]
 
     def __call__(self, text: str) -> list[int]:
         return [self._ids.get(word, 1) for word in self.split(text)[: self.max_words]]
@@ -330,19 +330,27 @@ def _is_bert_mark(c: str) -> bool:
 
 def _case_folded(text: str) -> str:
     """Returns Unicode's `NFKC_Casefold` of a text."""
-    text = "".join(c for c in text if not any(a <= ord(c) <= b for a, b in _IGNORED))
+    text = "".join(c for c in text if not any(a <= ord(c) <= b for a, b in INVISIBLE))
     for form in ("NFD", "NFKC", "NFKC"):
         text = unicodedata.normalize(form, text).casefold()  # type: ignore[arg-type]
     return unicodedata.normalize("NFKC", text)
 
 
-# The code points that Unicode calls default ignorable.
-_IGNORED = (
+# The code points that Unicode calls default ignorable: nobody sees them.
+INVISIBLE = (
     *((0xAD, 0xAD), (0x34F, 0x34F), (0x61C, 0x61C), (0x115F, 0x1160), (0x17B4, 0x17B5)),
     *((0x180B, 0x180F), (0x200B, 0x200F), (0x202A, 0x202E), (0x2060, 0x206F), (0x3164, 0x3164)),
     *((0xFE00, 0xFE0F), (0xFEFF, 0xFEFF), (0xFFA0, 0xFFA0), (0xFFF0, 0xFFF8)),
     *((0x1BCA0, 0x1BCA3), (0x1D173, 0x1D17A), (0xE0000, 0xE0FFF)),
 )
+_INVISIBLE_CHARACTER = re.compile("[" + "".join(f"{chr(a)}-{chr(b)}" for a, b in INVISIBLE) + "]")
+
+
+def visible(text: str) -> str:
+    """Returns a text without the characters that nobody sees, such as zero-width spaces."""
+    return text if text.isascii() else _INVISIBLE_CHARACTER.sub("", text)
+
+
 _CHINESE = (
     *(("\u4e00", "\u9fff"), ("\u3400", "\u4dbf"), ("\uf900", "\ufaff")),
     *(("\U00020000", "\U0002a6df"), ("\U0002a700", "\U0002ceaf"), ("\U0002f800", "\U0002fa1f")),

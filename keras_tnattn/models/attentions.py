@@ -15,6 +15,7 @@ import keras
 
 from keras_tnattn import layers
 from keras_tnattn.layers.base_attention import adapter_of
+from keras_tnattn.ops.spectral_filter import is_banded
 from keras_tnattn.typing import Tensor
 
 Places: TypeAlias = tuple[dict[str, Any], dict[str, Any], dict[str, Any]]
@@ -52,6 +53,8 @@ class Attention:
             the target to itself and of the target to the source. Default: the same for all three.
         tensor_tokens: Whether its tokens are tensors, `(B, L, I_1, ..., I_N)`.
         arguments: The arguments of the layer that `classify` has options for.
+        pairs: Which pairs of tokens it compares: `"all"` (default), `"none"`, `"band"`, those of a
+            band where that is faster, or `"graph"`, those that its time graph joins.
         table_dim: The size of the tokens at which two heads have about 300 weights, as in Table 1
             of the paper on tensorized spectral attention; `None` if it is not in the table.
     """
@@ -67,7 +70,22 @@ class Attention:
     by_place: Callable[[Mapping[str, Any]], Places] = _everywhere
     tensor_tokens: bool = False
     arguments: tuple[str, ...] = ()
+    pairs: str = "all"
     table_dim: int | None = None
+
+    def compares_pairs(self, length: int, dim: int, bandwidth: int | None = None) -> bool:
+        """Returns whether its cost grows with the square of the length, as its layer's adapter.
+
+        Args:
+            length: The number of tokens.
+            dim: The number of features of a token.
+            bandwidth: That of its time graph. Default: it has none, or one without a bandwidth.
+        """
+        if self.pairs == "band":
+            return not is_banded(bandwidth, "auto", dim, length)
+        if self.pairs == "graph":
+            return bandwidth is None
+        return self.pairs == "all"
 
 
 def _scaled_dot_product(num_heads: int, dim: int, **options: Any) -> keras.layers.Layer:

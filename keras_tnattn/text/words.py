@@ -14,7 +14,13 @@ import keras
 import numpy as np
 
 from keras_tnattn.typing import Tensor
-from keras_tnattn_runtime.reader import BETWEEN_CHARACTERS, BETWEEN_WORDS, SEPARATORS
+from keras_tnattn_runtime.reader import (
+    BETWEEN_CHARACTERS,
+    BETWEEN_WORDS,
+    INVISIBLE,
+    SEPARATORS,
+    visible,
+)
 
 SPLITS = {"words": BETWEEN_WORDS, "characters": BETWEEN_CHARACTERS}
 _SPECIAL = ["", "[UNK]"]
@@ -26,7 +32,8 @@ def lower_and_separate(text: Tensor) -> Tensor:
     import tensorflow as tf
 
     # In this order, because `lower` cuts a string at NUL.
-    return tf.strings.lower(tf.strings.regex_replace(text, SEPARATORS, " "), encoding="utf-8")
+    text = tf.strings.regex_replace(_visible(text), SEPARATORS, " ")
+    return tf.strings.lower(text, encoding="utf-8")
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
@@ -34,7 +41,16 @@ def lower_and_join(text: Tensor) -> Tensor:
     """Lower-cases UTF-8 strings of any alphabet, and removes punctuation and white space."""
     import tensorflow as tf
 
-    return tf.strings.lower(tf.strings.regex_replace(text, BETWEEN_WORDS, ""), encoding="utf-8")
+    text = tf.strings.regex_replace(_visible(text), BETWEEN_WORDS, "")
+    return tf.strings.lower(text, encoding="utf-8")
+
+
+def _visible(text: Tensor) -> Tensor:
+    """Removes the characters that nobody sees, as `visible` does."""
+    import tensorflow as tf
+
+    ranges = "".join(rf"\x{{{first:x}}}-\x{{{last:x}}}" for first, last in INVISIBLE)
+    return tf.strings.regex_replace(text, f"[{ranges}]", "")
 
 
 def split_characters(texts: Tensor) -> Any:
@@ -55,7 +71,8 @@ class WordVectorizer:
     """Turns texts into ids of words, in plain Python.
 
     Words are separated by white space and punctuation, and lower-cased; apostrophes are parts of
-    words. Id 0 is padding and id 1 is any unknown word. For languages that are written without
+    words, and characters that nobody sees, such as zero-width spaces and soft hyphens, are left
+    out. Id 0 is padding and id 1 is any unknown word. For languages that are written without
     spaces, each character but white space and punctuation can be a word.
 
     Args:
@@ -206,4 +223,4 @@ def _between(split: str) -> str:
 
 
 def _words(text: str, separator: re.Pattern[str]) -> list[str]:
-    return [word for word in separator.split(text.lower()) if word]
+    return [word for word in separator.split(visible(text).lower()) if word]

@@ -51,17 +51,22 @@ function showCard(card) {
   const rows = [];
   const hidden = new Set(["examples", "inputs"]);
   for (const [key, value] of Object.entries(card)) {
-    if (hidden.has(key)) continue;
+    if (hidden.has(key) || isEmpty(value)) continue;
     rows.push(element("dt", {}, key.replaceAll("_", " ")), element("dd", {}, written(value)));
   }
   document.querySelector("#card dl").replaceChildren(...rows);
   document.querySelector("#card").hidden = false;
 }
 
+function isEmpty(value) {
+  return Array.isArray(value) && value.length === 0;
+}
+
 function written(value) {
   if (Array.isArray(value)) return value.map(written).join(", ");
   if (value !== null && typeof value === "object") {
-    return Object.entries(value).map(([k, v]) => `${k.replaceAll("_", " ")}: ${written(v)}`).join("; ");
+    const filled = Object.entries(value).filter(([, v]) => !isEmpty(v));
+    return filled.map(([k, v]) => `${k.replaceAll("_", " ")}: ${written(v)}`).join("; ");
   }
   const digits = typeof value === "number" && !Number.isInteger(value);
   return String(digits ? Number(value.toPrecision(4)) : value);

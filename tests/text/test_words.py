@@ -52,6 +52,19 @@ def test_sizes():
     assert learn_words(["a b"], vocabulary_size=3).vocabulary_size() == 3
 
 
+INVISIBLE = "\u00ad\u034f\u061c\u200b\u200d\u200f\u202a\u202e\u2060\u2069\ufe0f\ufeff\U000e0041"
+
+
+def test_words_are_read_without_characters_that_nobody_sees():
+    vectorizer = learn_words([f"{INVISIBLE}re{INVISIBLE}d red", f"{INVISIBLE} \u200b"], max_words=3)
+    assert vectorizer.get_vocabulary() == ["", "[UNK]", "red"]
+    assert vectorizer([f"r{INVISIBLE}ed", INVISIBLE, "re\u200ad"]).tolist() == [
+        [2, 0, 0],
+        [0, 0, 0],
+        [1, 0, 0],  # a hair space can be seen
+    ]
+
+
 @pytest.mark.parametrize(("split", "whole"), [("words", "a b!"), ("characters", "a b.")])
 def test_a_text_is_cut_behind_the_last_word_that_is_read(split, whole):
     vectorizer = WordVectorizer(["a"], max_words=2, split=split)
@@ -64,7 +77,12 @@ def test_a_text_is_cut_behind_the_last_word_that_is_read(split, whole):
 class TestLayer:
     """Texts are cut and counted as `keras.layers.TextVectorization` does, which runs TensorFlow."""
 
-    TEXTS = ("It's Straße, ça (ÇA)\tça\n", "non\u00a0breaking b-a_c d.e 3.5", "Привет ΟΔΟΣ b b a")
+    TEXTS = (
+        f"r{INVISIBLE}ed {INVISIBLE}",
+        "It's Straße, ça (ÇA)\tça\n",
+        "non\u00a0breaking b-a_c d.e 3.5",
+        "Привет ΟΔΟΣ b b a",
+    )
 
     @pytest.fixture(autouse=True)
     def _tensorflow(self):

@@ -1,8 +1,11 @@
 import csv
+import importlib.util
 import io
 import json
 import os
 import shutil
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -13,7 +16,7 @@ from translator_runs import make_run
 from keras_tnattn_train.cli import train
 from keras_tnattn_train.data.sentences import Row
 from keras_tnattn_train.predict import PredictOptions, _write, _Writer, main
-from keras_tnattn_train.runs.predictions import Prediction
+from keras_tnattn_train.runs.predictions import Prediction, Predictor
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.translate.loading import load_translator
 
@@ -75,6 +78,70 @@ def test_an_exported_model_says_the_same(classifier, tmp_path):
                 "probability": 0,
             }
             assert one["probabilities"] == pytest.approx(other["probabilities"], abs=2e-6)
+
+
+def modules_after(arguments, backend=None):
+    """The answer of a new process, and the packages that it has imported in the end."""
+    code = (
+        "import sys; from keras_tnattn_train.predict import main; status = main(sys.argv[1:]); "
+        "print(*sorted({name.partition('.')[0] for name in sys.modules})); sys.exit(status)"
+    )
+    environment = {**os.environ, **({"KERAS_BACKEND": backend} if backend else {})}
+    if backend is None:
+        environment.pop("KERAS_BACKEND", None)
+    process = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    *answer, modules = process.stdout.splitlines()
+    return table("\n".join(answer)), set(modules.split())
+
+
+@tensorflow_only
+def test_an_export_is_read_by_its_runtime_as_in_the_server(classifier, monkeypatch, capsys):
+    pytest.importorskip("onnxruntime")
+    (row,), modules = modules_after([str(classifier[1]), "red blue"])
+    assert row["label"] == "a"
+    assert not {"keras", "tensorflow", "jax", "sklearn", "matplotlib"} & modules
+    folder = classifier[1] / "1/assets.extra/engines/onnxruntime"
+    assert main([str(folder), "red blue", "zzz"]) == 0
+    out, error = capsys.readouterr()
+    assert table(out)[0] == row
+    assert error == "row 2: no word is known, so that the label says nothing\n"
+    # Without the runtime TensorFlow takes its place.
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert main([str(classifier[1]), "red blue"]) == 0
+    (other,) = table(capsys.readouterr().out)
+    assert float(other["probability"]) == pytest.approx(float(row["probability"]), abs=2e-6)
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "onnxruntime", None)
+        assert_refused(capsys, [str(folder), "a"], "needs the package onnxruntime", main=main)
+
+
+def test_a_few_texts_need_no_other_backend_than_numpy(classifier):
+    pytest.importorskip("jax")
+    (row,), modules = modules_after([str(classifier[0]), "red blue"])
+    assert row["label"] == "a"
+    assert not {"tensorflow", "torch", "sklearn", "matplotlib", "pandas"} & modules
+    (same,), _ = modules_after([str(classifier[0]), "red blue"], keras.backend.backend())
+    assert float(same["probability"]) == pytest.approx(float(row["probability"]), abs=2e-6)
+
+
+def test_a_table_has_its_header_without_rows(classifier, tmp_path, capsys):
+    header = "row,text,label,probability,probability of a,probability of b\n"
+    for content, status in (("text,id\n", 0), ("text,id\n,1\n", 1)):
+        (tmp_path / "in.csv").write_text(content)
+        for model in classifier if EXPORTS else classifier[:1]:
+            assert main([str(model), "--input", str(tmp_path / "in.csv")]) == status
+            assert capsys.readouterr().out == header
+    (tmp_path / "in.csv").write_text("text,id\n")
+    arguments = [str(classifier[0]), "--input", str(tmp_path / "in.csv")]
+    for form in ("jsonl", "lines"):
+        assert main([*arguments, "--format", form]) == 0
+        assert capsys.readouterr().out == ""
 
 
 def test_bad_rows_do_not_stop_the_rest(classifier, tmp_path, capsys):
@@ -202,7 +269,8 @@ def test_bad_input(classifier, translator, tmp_path, capsys):
 def test_tables_have_quotes_where_needed_and_plain_line_ends():
     def written(form, rows):
         file = io.StringIO(newline="")
-        writer = _Writer(file, form)
+        columns = ("label", "probability", "probability of a", "probability of b, c")
+        writer = _Writer(file, form, columns)
         for number, text, predictions in rows:
             writer.write(Row(number, text), predictions)
         return file.getvalue()
@@ -239,7 +307,7 @@ def test_rows_of_similar_length_are_predicted_together_and_written_in_their_orde
 
     file = io.StringIO(newline="")
     args = PredictOptions(model="run", batch_size=2)
-    assert _write(iter(rows), predictor, args, file) == 0
+    assert _write(iter(rows), Predictor(predictor, ()), args, file) == 0
     assert batches == [[1, 2], [3, 7], [8, 9]]
     _, *written = csv.reader(io.StringIO(file.getvalue()))
     assert [(cells[0], len(cells[1])) for cells in written] == [

@@ -4,7 +4,6 @@ import csv
 
 import numpy as np
 import pytest
-from run_folders import assert_refused
 
 from keras_tnattn_train.cli import train
 from keras_tnattn_train.predict import main
@@ -35,4 +34,10 @@ def test_nodes_in_the_order_asked_for(tmp_path, capsys):
         probabilities = [float(row["probability"]) for row in rows]
         want = [float(known[name]["probability"]) for name in asked]
         assert probabilities == pytest.approx(want, abs=2e-6)
-    assert_refused(capsys, [str(run), "n99"], f"such as {names[0]}. Received: n99", main=main)
+    assert main([str(run), names[3], "n99", names[4]]) == 1
+    out, error = capsys.readouterr()
+    rows = list(csv.DictReader(out.splitlines()))
+    assert [(row["row"], row["text"]) for row in rows] == [("1", names[3]), ("3", names[4])]
+    assert [row["label"] for row in rows] == [known[name]["predicted"] for name in names[3:5]]
+    assert "row 2: 'n99', which is no node of the graph" in error
+    assert f"called {names[0]}" in error

@@ -44,12 +44,15 @@ class Command:
             models of the command do not read texts.
         searches: Whether its predictions are those of a search with beams.
         several_processes: Whether several processes may run it together.
-        predicting: Loads a finished run that predicts, but for names instead of texts.
-            Default: none.
-        columns: Usual names of the column of a table with what it predicts for.
+        predicting: Loads a finished run to predict only: for names instead of texts, or without
+            what else `loading` imports. Default: as `loading`.
+        columns: Usual names of the column of a table with what it predicts for. Default: those of
+            texts.
         evaluating: What `evaluate` does with its runs. Default: refuses them.
         explaining: What `explain` does with its runs. Default: refuses them.
         first: The options that `--help` shows; `--help-all` shows the others, too. Default: all.
+        runs_on_numpy: Whether its models run on Keras' NumPy backend, which answers a few texts
+            before another one has started.
     """
 
     name: str
@@ -66,6 +69,7 @@ class Command:
     evaluating: Program | None = None
     explaining: Program | None = None
     first: tuple[str, ...] = ()
+    runs_on_numpy: bool = False
 
     def run(self, values: dict[str, Any]) -> None:
         """Runs the command with the options that the user typed."""
@@ -73,20 +77,20 @@ class Command:
             check_one_process(self.name)
         self.start(values)
 
-    def load_to_predict(self, folder: Path) -> PredictingRun:
-        """As `load`, also of a command that predicts for names."""
+    def load_to_predict(self, folder: Path, few: bool) -> PredictingRun:
+        """Starts the backend, and loads a finished run to predict, perhaps only for a `few`."""
         if self.predicting is None:
-            return self.load(folder)
-        start_backend()
+            return self.load(folder, few)
+        start_backend(compiles=not (few and self.runs_on_numpy))
         return self.predicting(folder)
 
-    def load(self, folder: Path) -> TrainedRun:
+    def load(self, folder: Path, few: bool = False) -> TrainedRun:
         """Starts the backend, and loads a finished run of this command."""
         if self.loading is None:
             raise InputError(
                 f"Expected a run of a command that reads texts. Received: {folder}, of {self.name}"
             )
-        start_backend()
+        start_backend(compiles=not (few and self.runs_on_numpy))
         return self.loading(folder)
 
 

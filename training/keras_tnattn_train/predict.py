@@ -3,20 +3,21 @@
 import contextlib
 import csv
 import functools
+import importlib.util
 import itertools
 import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from keras_tnattn_runtime.extras import installation
 from keras_tnattn_runtime.layout import portable_folder
 from keras_tnattn_train.commands import Command
 from keras_tnattn_train.data.sentences import COLUMNS, Row, from_file, from_strings
 from keras_tnattn_train.options.apps import Program
-from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.options.errors import InputError, input_errors
 from keras_tnattn_train.options.options import (
     DATA,
     EITHER,
@@ -30,11 +31,22 @@ from keras_tnattn_train.options.search import LARGEST_BEAM, check_n_best, search
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.runs.counter import Counter
 from keras_tnattn_train.runs.packaged import packaged_models
-from keras_tnattn_train.runs.predictions import Prediction, Predictor, labels, translation
+from keras_tnattn_train.runs.predictions import (
+    TRANSLATION_COLUMNS,
+    Prediction,
+    Predictor,
+    Problem,
+    label_columns,
+    labels,
+    probability_column,
+    translation,
+)
 from keras_tnattn_train.system.files import read_object, replacing
 from keras_tnattn_train.tasks import command_of, task_commands
 
 FORMATS = ("csv", "jsonl", "lines")
+# The runtimes of the files of a portable folder, by the ends of their names.
+_RUNTIMES = {".onnx": "onnxruntime", ".tflite": "ai_edge_litert"}
 BATCHES = 32  # that are read and sorted by length together
 EXAMPLES = """\
 examples:
@@ -144,7 +156,8 @@ def _predict(args: PredictOptions) -> int:
     path = Path(args.model)
     pretrained = not path.exists() and args.model in packaged_models()
     exported = any(any(path.glob(f"{folder}saved_model.pb")) for folder in ("", "[0-9]*/"))
-    command = None if pretrained or exported else _command(path)
+    portable = None if pretrained else _portable(path, exported)
+    command = None if pretrained or portable or exported else _command(path)
     if (args.beam or args.n_best) and not (command and command.searches):
         kind = f"a run of {command.name}" if command else "an exported model"
         raise InputError(
@@ -164,10 +177,12 @@ def _predict(args: PredictOptions) -> int:
         # Read the header of a table before loading the model, which takes seconds.
         rows = itertools.chain(list(itertools.islice(rows, 1)), rows)
         if command:
-            run = command.load_to_predict(path)
+            run = command.load_to_predict(path, few=bool(args.sentences))
             predictor = run.predictor(args.batch_size, args.beam or 1, args.n_best)
         elif pretrained:
             predictor = _predictor_of_pretrained(args.model, few=bool(args.sentences))
+        elif portable:
+            predictor = _predictor_of_reader(portable)
         else:
             predictor = _predictor_of_export(path)
         if args.output:
@@ -180,13 +195,13 @@ def _predict(args: PredictOptions) -> int:
 
 def _write(rows: Iterator[Row], predictor: Predictor, args: PredictOptions, file: TextIO) -> int:
     by_name = "jsonl" if (args.output or "").endswith(".jsonl") else "csv"
-    writer = _Writer(file, args.format or by_name)
+    writer = _Writer(file, args.format or by_name, predictor.columns)
     counter, bad, done = Counter("rows"), 0, 0
     while chunk := list(itertools.islice(rows, BATCHES * args.batch_size)):
         good = [row for row in chunk if row.problem is None]
         # Sentences of similar length need the least padding.
         good.sort(key=lambda row: len(row.text or ""))
-        predictions: dict[int, list[Prediction]] = {}
+        predictions: dict[int, list[Prediction] | Problem] = {}
         for start in range(0, len(good), args.batch_size):
             batch = good[start : start + args.batch_size]
             texts = [row.text or "" for row in batch]
@@ -195,26 +210,41 @@ def _write(rows: Iterator[Row], predictor: Predictor, args: PredictOptions, file
             if not args.sentences:
                 counter.show(done)
         for row in chunk:
-            if row.problem is not None:
-                bad += 1
-                print(f"row {row.number}: {row.problem}; left out", file=sys.stderr)
             of_row = predictions.get(row.number, [])
+            problem = of_row.reason if isinstance(of_row, Problem) else row.problem
+            if problem is not None:
+                bad += 1
+                print(f"row {row.number}: {problem}; left out", file=sys.stderr)
+            if isinstance(of_row, Problem):
+                of_row = []
             for prediction in of_row:
                 if prediction.warning:
                     print(f"row {row.number}: {prediction.warning}", file=sys.stderr)
             writer.write(row, of_row)
         file.flush()
     counter.close()
+    writer.finish()
     if bad:
         print(f"bad rows left out: {bad}", file=sys.stderr)
     return bad
 
 
 class _Writer:
-    def __init__(self, file: TextIO, form: str) -> None:
+    """Writes predictions; a table has its header even if it has no rows."""
+
+    def __init__(self, file: TextIO, form: str, columns: Sequence[str]) -> None:
         self.file, self.form = file, form
         self._csv = csv.writer(file, lineterminator="\n")
-        self._header_written = False
+        self._columns, self._header_written = columns, False
+
+    def finish(self) -> None:
+        """Writes what has to be there without any prediction."""
+        if self.form == "csv" and not self._header_written:
+            self._write_header()
+
+    def _write_header(self) -> None:
+        self._csv.writerow(["row", "text", *self._columns])
+        self._header_written = True
 
     def write(self, row: Row, predictions: Sequence[Prediction]) -> None:
         """Writes the predictions of a row, if it has any."""
@@ -229,10 +259,9 @@ class _Writer:
                 continue
             # A column for each class.
             probabilities = cells.pop("probabilities", {})
-            cells |= {f"probability of {name}": p for name, p in probabilities.items()}
+            cells |= {probability_column(name): p for name, p in probabilities.items()}
             if not self._header_written:
-                self._csv.writerow(cells)
-                self._header_written = True
+                self._write_header()
             self._csv.writerow(cells.values())
 
 
@@ -244,27 +273,56 @@ def _predictor_of_pretrained(name: str, few: bool) -> Predictor:
 
     model = load(name)
     model.model.run_eagerly = few and keras.backend.backend() == "tensorflow"  # traces no graph
-    if hasattr(model, "n_best"):
-        return lambda texts: [[translation(*best[0])] for best in model.n_best(texts)]
-    if not hasattr(model, "words"):
+    if not hasattr(model, "n_best") and not hasattr(model, "words"):
         raise InputError(
             f"Expected a model of texts. Received: model={name!r}, which reads pictures: use "
             f"keras_small.load({name!r})"
         )
-    return lambda texts: labels(model.probabilities(texts), model.class_names, model.ids(texts))
+    return _predictor_of_loaded(model)
+
+
+def _portable(path: Path, exported: bool) -> Path | None:
+    """Returns the files of an export that a runtime reads, which the server uses, too.
+
+    They need neither Keras nor TensorFlow, whose imports take seconds. `None` if there are none, or
+    if TensorFlow can take the place of a runtime that is not installed.
+    """
+    folder = portable_folder(path)
+    if folder is None:
+        return None
+    if read_object(folder / "text.json", "Export again").get("task") == "language":
+        raise InputError(
+            "Expected a run, or an export of a classifier or a translator. Received: "
+            f"model={path}, a language model: keras-tnattn generate {path} PROMPT"
+        )
+    suffixes = {file.suffix for file in folder.iterdir()}
+    is_readable = any(s in suffixes and importlib.util.find_spec(m) for s, m in _RUNTIMES.items())
+    return folder if is_readable or not exported else None
+
+
+def _predictor_of_reader(folder: Path) -> Predictor:
+    from keras_tnattn_runtime import reader
+
+    with input_errors((ImportError, OSError, ValueError)):
+        return _predictor_of_loaded(reader.load(folder))
+
+
+def _predictor_of_loaded(model: Any) -> Predictor:
+    """Returns what predicts with a classifier or translator of `keras_tnattn_runtime.reader`."""
+    if hasattr(model, "n_best"):
+        return Predictor(
+            lambda texts: [[translation(*best[0])] for best in model.n_best(texts)],
+            TRANSLATION_COLUMNS,
+        )
+    return Predictor(
+        lambda texts: labels(model.probabilities(texts), model.class_names, model.ids(texts)),
+        label_columns(model.class_names),
+    )
 
 
 def _command(path: Path) -> Command:
     """Returns the command that trained a run."""
     if not (path / "config.json").is_file():
-        if portable := portable_folder(path):
-            task = read_object(portable / "text.json", "Export again").get("task")
-            way = f"python {portable / 'reader.py'} TEXT"
-            way = f"keras-tnattn generate {path} PROMPT" if task == "language" else way
-            raise InputError(
-                "Expected the folder of a run or of a SavedModel. Received: "
-                f"model={path}, which a runtime reads: {way}"
-            )
         raise InputError(
             "Expected the folder of a run or of an exported model, or the name of a model of the "
             f"package: {', '.join(packaged_models())}. Received: {path}, "
@@ -281,7 +339,7 @@ def _command(path: Path) -> Command:
 
 def _columns(path: Path, command: Command) -> tuple[str, ...]:
     """Returns usual names of the column with the texts: the one of the training data first."""
-    if command.predicting is not None:
+    if command.columns:
         return command.columns
     column = read_object(path / "config.json", "Choose the folder of a run").get("text_column")
     return (column, *COLUMNS) if isinstance(column, str) else COLUMNS
@@ -302,11 +360,14 @@ def _predictor_of_export(path: Path) -> Predictor:
     except (OSError, ValueError) as error:
         raise InputError(str(error)) from error
     if isinstance(model, LoadedClassifier):
-        return lambda texts: labels(model(texts)["probabilities"], model.class_names)
+        return Predictor(
+            lambda texts: labels(model(texts)["probabilities"], model.class_names),
+            label_columns(model.class_names),
+        )
 
     def translate(texts: list[str]) -> list[list[Prediction]]:
         outputs = model.with_scores(texts)
         pairs = zip(outputs["translation"].tolist(), outputs["score"].tolist(), strict=True)
         return [[translation(text, score)] for text, score in pairs]
 
-    return translate
+    return Predictor(translate, TRANSLATION_COLUMNS)

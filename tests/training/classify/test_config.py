@@ -1,6 +1,8 @@
 import pytest
 
-from keras_tnattn_train.classify.config import ClassifyConfig
+from keras_tnattn.layers.base_attention import adapter_of
+from keras_tnattn.models.attentions import find_attention
+from keras_tnattn_train.classify.config import ATTENTIONS, MOST_WORDS, ClassifyConfig
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.runs.run import from_json, to_json
 
@@ -22,6 +24,25 @@ def test_a_monitor_needs_early_stopping():
     assert ClassifyConfig(early_stopping=3, monitor="accuracy").monitor == "accuracy"
     with pytest.raises(InputError, match="no monitor with early_stopping=None"):
         ClassifyConfig(monitor="accuracy")
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_the_registry_knows_which_layers_compare_all_pairs(attention):
+    graphs = [{}]
+    if "time_graph" in ClassifyConfig(attention=attention).attention_arguments:
+        graphs += [
+            {"damping": 0.999},
+            {"time_graph": "window", "window": 9},
+            {"time_graph": "window", "window": 4000},
+            {"time_graph": "power_law", "exponent": 1.0},
+            {"time_graph": "exponential"},
+        ]
+    for options in graphs:
+        config = ClassifyConfig(attention=attention, **options)
+        make = find_attention(attention).make
+        layer = make(config.num_heads, config.embedding_dim, **config.attention_options)
+        expected = adapter_of(layer).compares_pairs(MOST_WORDS, config.embedding_dim)
+        assert config.compares_pairs is expected, options
 
 
 @pytest.mark.parametrize(

@@ -84,10 +84,11 @@ def test_a_resumed_run_fits_no_second_svm(tmp_path, monkeypatch):
     monkeypatch.setattr("keras_tnattn_train.classify.initial_weights.start_from_svm", start)
     folder = tmp_path / "run"
     options = ["--learning-rate", "1e-30", "--attention", "none", "--epochs", "2"]
+    options += ["--validation-fraction", "0"]  # so that the trained weights are kept
     interrupted_after(1, command(table, folder, *options), monkeypatch)
-    assert fits == [(129, 8)]
+    assert fits == [(144, 8)]
     assert main(["classify", "--run-dir", str(folder), "--resume"]) == 0
-    assert fits == [(129, 8)]
+    assert fits == [(144, 8)]
     model = keras.models.load_model(folder / "model.keras")
     assert all(np.abs(weight).max() < 1e-20 for weight in model.get_weights())
 
@@ -96,6 +97,7 @@ def test_a_run_starts_from_an_svm(tmp_path):
     table = small_table(tmp_path / "table.csv")
     # What does not learn is right from the start.
     options = ["--learning-rate", "1e-30", "--attention", "none", "--epochs", "1"]
+    options += ["--validation-fraction", "0"]  # so that the trained weights are kept
     for start, right in (("svm", True), ("random", False)):
         folder = tmp_path / start
         assert main([*command(table, folder, *options), "--initial-weights", start]) == 0

@@ -11,6 +11,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics import f1_score
 from sklearn.svm import LinearSVC
 
+from keras_tnattn_train.classify.evaluate import _scores
 from keras_tnattn_train.cli import main
 from keras_tnattn_train.data.texts import load_texts, split_rows
 
@@ -37,6 +38,15 @@ def run(tmp_path_factory):
 
 def report(folder, name="test"):
     return json.loads((folder / f"evaluation-{name}.json").read_text("utf-8"))
+
+
+def test_the_macro_f1_counts_predictions_of_absent_classes():
+    labels, predictions = np.array([0, 0, 1]), np.array([0, 2, 1])
+    scores = _scores(labels, predictions, ["a", "b", "c", "d"])
+    # The F1 of a is 2/3, that of b 1, and that of c, which no text has, 0; d does not occur.
+    assert scores["macro_f1"] == pytest.approx((2 / 3 + 1 + 0) / 3)
+    assert scores["accuracy"] == pytest.approx(2 / 3)
+    assert list(scores["classes"]) == ["a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize("which", ["run", "run/compressed"])
@@ -73,6 +83,7 @@ def test_other_texts_are_measured_also_without_those_of_the_training(run, tmp_pa
     (tmp_path / "new.csv").write_text("body,topic\nred blue green,a\none two two,b\n")
     arguments = ["evaluate", str(tmp_path / "run"), "--dataset", str(tmp_path / "new.csv")]
     assert main(arguments) == 0
+    assert capsys.readouterr().out.startswith(f"{tmp_path / 'new.csv'}: 2 texts\n")
     results = report(tmp_path / "run", "on-new")
     assert (results["texts"], results["accuracy"], results["macro_f1"]) == (2, 1.0, 1.0)
     assert results["classes"]["c"]["texts"] == 0

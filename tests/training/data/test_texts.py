@@ -114,6 +114,126 @@ class TestTables:
             load_texts(str(tmp_path / "a.csv"))
 
 
+class TestLabels:
+    @pytest.mark.parametrize(
+        "character",
+        [
+            *("\u200b", "\u200c", "\u200d", "\u200e", "\u200f", "\ufeff", "\u00ad", "\u202a"),
+            *("\u202e", "\u2060", "\u2066", "\u2069", "\u061c", "\u034f", "\u3164", "\U000e0041"),
+        ],
+    )
+    def test_invisible_characters_make_no_class(self, tmp_path, character):
+        table = f"{character}text{character},label\na,x\nb,{character}x\nc,x{character} \nd,y\n"
+        data = load_texts(write(tmp_path / "t.csv", table))
+        assert rows(data) == [("x", "a"), ("x", "b"), ("x", "c"), ("y", "d")]
+        code = f"(U+{ord(character):04X}), which are left out"
+        told = [note for note in data.notes if "invisible" in note]
+        # The mark at the start of the file is a byte order mark.
+        assert told == [
+            f"1 column name with invisible characters {code}",
+            f"2 labels with invisible characters {code}",
+        ]
+
+    def test_the_named_columns_may_have_them_too(self, tmp_path):
+        path = write(tmp_path / "t.csv", "bo\u200bdy,kind\na,x\nb,y\n")
+        data = load_texts(path, text_column="body", label_column="ki\u200bnd")
+        assert rows(data) == [("x", "a"), ("y", "b")]
+
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [
+            ("caf\u00e9", "cafe\u0301"),
+            ("new york", "new\u00a0york"),
+            ("new york", "new  york"),
+            ("new york", "new\u2003york"),
+            ("x", "x\u00a0"),
+        ],
+    )
+    def test_labels_that_look_alike_are_one(self, tmp_path, one, other):
+        data = load_texts(write(tmp_path / "t.csv", f"text,label\na,{one}\nb,{other}\nc,z\n"))
+        assert [name for name, _ in rows(data)] == [one, one, "z"]
+        told = [note for note in data.notes if "other spaces or separate accents" in note]
+        assert [note.partition(" ")[0] for note in told] == ["1"] * (one != other.strip())
+
+    def test_labels_that_differ_by_case_stay_apart(self, tmp_path):
+        data = load_texts(write(tmp_path / "t.csv", "text,label\na,Spam\nb,spam\nc,z\n"))
+        assert data.class_names == ("Spam", "spam", "z")
+        expected = "equal except for case: 'Spam' (1 row), 'spam' (1 row)"
+        assert any(expected in note for note in data.notes)
+
+    def test_numbers_of_many_digits_are_told_apart(self, tmp_path):
+        names = ["9007199254740993", "9007199254740992", "1234567890123456789", "10"]
+        lines = [f"text {i},{names[i % 4]}" for i in range(16)]
+        data = load_texts(write(tmp_path / "t.csv", "\n".join(["text,label", *lines])))
+        assert data.class_names == tuple(sorted(names, key=int))
+        assert not any("equal as numbers" in note for note in data.notes)
+        lines.append("more,1234567890123456789.0")
+        data = load_texts(write(tmp_path / "t.csv", "\n".join(["text,label", *lines])))
+        assert any("equal as numbers: '1234567890123456789'" in note for note in data.notes)
+
+    @pytest.mark.parametrize(
+        ("name", "content"),
+        [
+            ("t.jsonl", '{"text": "a", "label": ["x", "y"]}\n{"text": "b", "label": ["x"]}\n'),
+            ("t.jsonl", '{"text": "a", "label": []}\n'),
+            ("t.jsonl", '{"text": "a", "label": [null, true]}\n'),
+            ("t.csv", "text,label\na,\"['x', 'y']\"\nb,['x']\n"),
+            ("t.csv", 'text,label\na,"[""x"", ""y""]"\n'),
+        ],
+    )
+    def test_lists_of_labels_are_refused(self, tmp_path, name, content):
+        path = write(tmp_path / name, content)
+        for skip in (False, True):
+            with pytest.raises(InputError, match=r"one label for each text.*sigmoid") as error:
+                load_texts(path, skip_bad_rows=skip)
+            assert "a list in the column 'label'" in str(error.value)
+
+    def test_brackets_alone_make_no_list(self, tmp_path):
+        data = load_texts(write(tmp_path / "t.csv", "text,label\na,[UNK]\nb,[PAD]\n"))
+        assert data.class_names == ("[PAD]", "[UNK]")
+
+    def test_objects_are_no_texts_or_labels(self, tmp_path):
+        lines = ['{"text": {"en": "a"}, "label": "x"}', '{"text": ["b"], "label": "y"}']
+        lines += ['{"text": "c", "label": {"id": 3}}', '{"text": "d", "label": "z", "more": [1]}']
+        path = write(tmp_path / "t.jsonl", "\n".join(lines))
+        expected = (
+            '3 bad rows: row 1: an object where a text is expected, {"en": "a"}; row 2: a list '
+            'where a text is expected, ["b"]; row 3: an object where a text is expected, {"id": 3}'
+        )
+        with pytest.raises(InputError, match=re.escape(expected)):
+            load_texts(path)
+        assert rows(load_texts(path, skip_bad_rows=True)) == [("z", "d")]
+
+    @pytest.mark.parametrize("escape", ["\\ud800", "\\udc80", "\\udfff", "x\\ud83d"])
+    def test_half_of_a_character_is_no_wrong_encoding(self, tmp_path, escape):
+        line = '{"text": "' + escape + '", "label": "x"}'
+        path = write(tmp_path / "t.jsonl", line + '\n{"text": "b \\ud83d\\ude00", "label": "y"}\n')
+        with pytest.raises(InputError, match="1 bad row: row 1: half of a character") as error:
+            load_texts(path)
+        assert escape[-6:] in str(error.value)
+        assert "iconv" not in str(error.value)
+        assert rows(load_texts(path, skip_bad_rows=True)) == [("y", "b \U0001f600")]
+
+
+def test_texts_with_invisible_characters_are_counted(tmp_path):
+    table = "text,label\nso\u00adft,x\n\u200b\u2060,x\nplain,y\n"
+    data = load_texts(write(tmp_path / "t.csv", table))
+    assert [name for name, _ in rows(data)] == ["x", "y"]
+    assert "1 row without text left out" in data.notes
+    assert "1 text with invisible characters (U+00AD), which are left out" in data.notes
+
+
+def test_folders_without_texts_are_named(tmp_path):
+    write(tmp_path / "a/1.txt", "one")
+    write(tmp_path / "b\u200b/1.txt", "two")
+    write(tmp_path / "c/1.md", "three")
+    (tmp_path / "d").mkdir()
+    data = load_texts(str(tmp_path))
+    assert data.class_names == ("a", "b")
+    assert "warning: folders without texts, which make no class: 'c', 'd'" in data.notes
+    assert "1 label with invisible characters (U+200B), which are left out" in data.notes
+
+
 def test_folder_per_class(tmp_path):
     write(tmp_path / "b/2.txt", "second")
     write(tmp_path / "b/1.txt", "first")

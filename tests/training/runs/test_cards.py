@@ -72,6 +72,11 @@ def test_a_card_names_no_folder_of_this_machine(tmp_path):
     assert describe(pairs, {}, {})["options"]["corpus"] == "train.pt,train.en"
 
 
+def test_a_card_without_notes_names_none():
+    card = describe(ClassifyConfig(), {"name": "a.csv", "notes": ()}, {})
+    assert card["data"] == {"name": "a.csv"}
+
+
 def test_a_card_counts_bad_rows_and_does_not_quote_them():
     notes = ("train: 40 bad rows left out: row 2: 'secret'; row 3: ...", "3 rows without text")
     card = describe(ClassifyConfig(), {"name": "/data/a.csv", "notes": notes}, {})

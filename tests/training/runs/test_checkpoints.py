@@ -82,6 +82,17 @@ def test_a_damaged_checkpoint_is_refused_or_the_same(tmp_path):
     assert refused > len(whole) / 2
 
 
+def test_arrays_of_other_shapes_are_refused(tmp_path):
+    path = tmp_path / "weights.npz"
+    wide, narrow = (keras.Sequential([keras.Input((n,)), keras.layers.Dense(2)]) for n in (3, 1))
+    save_weights(narrow, 7, path)
+    before = wide.get_weights()
+    # As many arrays, and one that NumPy would spread over the rows.
+    with pytest.raises(InputError, match="shapes of its arrays are not those of this model"):
+        load_weights(wide, path, "Choose another")
+    assert_same_arrays(wide.get_weights(), before)
+
+
 def test_a_row_without_its_checkpoint_is_dropped(run):
     run.write_metrics([{"epoch": i, "loss": 1.0} for i in (1, 2, 3)])
     log, model = EpochLog(run), tiny_model()

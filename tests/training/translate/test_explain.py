@@ -172,8 +172,21 @@ class TestPictures:
 
     def test_of_dot_product_attention(self, tmp_path, drawn):
         make_run(tmp_path / "run", "sdpa")
-        explained = explained_by(tmp_path / "run", "vi", "I, saw", heads=(2,))
+        explained = explain_run(
+            ExplainOptions(run=str(tmp_path / "run"), sentence="vi", target="I, saw", heads=(2,))
+        )
         assert len(explained["files"]) == 6
+        # Nothing is about power laws, and what is between the sentences comes first.
+        assert explained["files"][:2] == [
+            "decoder_0.cross/scores.png",
+            "decoder_1.cross/scores.png",
+        ]
+        assert explained["verdicts"] == {}
+        written = {path.name for path in (tmp_path / "run/explained").iterdir() if path.is_file()}
+        assert written == {"explanation.json", "index.html"}
+        page = (tmp_path / "run/explained/index.html").read_text("utf-8")
+        assert re.findall("<dt>([^<]*)</dt>", page) == ["scores"]
+        assert re.findall("<h2>([^<]*)</h2>", page)[0] == "decoder_0.cross, between the sentences"
         assert {name.partition("/")[2] for name in drawn} == {"scores.png"}
         assert all(len(panels) == 1 for panels in drawn.values())
 
@@ -182,7 +195,7 @@ class TestPictures:
         explained = explained_by(tmp_path / "run", "vi", "I, saw", heads=(1,))
         notice = "without pictures, because the attention has no scores: encoder_0, encoder_1\n"
         assert capsys.readouterr().out == notice
-        blocks = [f"decoder_{i}.{side}" for i in (0, 1) for side in ("self", "cross")]
+        blocks = [f"decoder_{i}.{side}" for side in ("cross", "self") for i in (0, 1)]
         assert explained["files"] == [f"{block}/scores.png" for block in blocks]
         explained = explained_by(tmp_path / "run", "vi", "I, saw", blocks=("decoder_1.self",))
         assert capsys.readouterr().out == ""
@@ -196,6 +209,10 @@ def test_the_index_shows_every_picture():
     page = index_page({"source": "a < b", "target": "c"}, files)
     assert "<h1>a &lt; b</h1>" in page
     assert re.findall('src="([^"]*)"', page) == files
+    assert re.findall("<dt>([^<]*)</dt>", page) == ["E", "P"]
+    files = ["decoder_0.cross/E_LM.png", "decoder_0.cross/P_tail.png", "x/head_4_learned.png"]
+    page = index_page({"source": "a", "target": "c"}, files)
+    assert re.findall("<dt>([^<]*)</dt>", page) == ["E_LM", "tail", "learned"]
 
 
 @pytest.mark.slow

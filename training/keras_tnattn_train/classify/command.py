@@ -61,6 +61,8 @@ examples:
     loading=loader("keras_tnattn_train.classify.loading", "ClassifierRun"),
     evaluating=evaluate.PROGRAM,
     explaining=explain.PROGRAM,
+    predicting=loader("keras_tnattn_train.classify.predicting", "PredictingClassifier"),
+    runs_on_numpy=True,
     first=(
         "resume",
         "dataset",

@@ -1,7 +1,6 @@
 """The options of `classify`."""
 
 import math
-import random
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -333,14 +332,23 @@ class ClassifyConfig(ExportConfig):
     @property
     def compares_pairs(self) -> bool:
         """Whether the attention compares all pairs of the words of the longest texts."""
-        from keras_tnattn.layers.base_attention import adapter_of
         from keras_tnattn.models.attentions import find_attention
 
-        state = random.getstate()
-        make = find_attention(self.attention).make
-        layer = make(self.num_heads, self.embedding_dim, **self.attention_options)
-        random.setstate(state)  # the seeds that Keras drew are for the model
-        return adapter_of(layer).compares_pairs(MOST_WORDS, self.embedding_dim)
+        has_graph = "time_graph" in self.attention_arguments
+        bandwidth = self._time_graph().bandwidth if has_graph else None
+        attention = find_attention(self.attention)
+        return attention.compares_pairs(MOST_WORDS, self.embedding_dim, bandwidth)
+
+    @property
+    def may_keep_svm(self) -> bool:
+        """Whether the model can be the linear SVM itself, and a validation part compares the two.
+
+        The tuned recipe has the layer normalization that an SVM's scores need; an attention or
+        positions would add to its features.
+        """
+        is_linear = self.attention == "none" and self.position_encoding == "none"
+        from_svm = self.recipe == "tuned" and self.initial_weights == "svm"
+        return is_linear and from_svm and self.validation_fraction > 0
 
     @property
     def source(self) -> str:

@@ -129,6 +129,7 @@ def evaluate_run(options: EvaluateOptions) -> dict[str, Any]:
     if other:
         name = f"on-{short_name(str(options.dataset))}"
         data, rows, labels, notes = other
+        print(f"{options.dataset}: {quantity(len(rows), 'text')}", flush=True)
         if data.fingerprint() == run.fingerprint:
             notes.append("most of these texts were trained on; leave out the table for the others")
     else:
@@ -140,6 +141,8 @@ def evaluate_run(options: EvaluateOptions) -> dict[str, Any]:
     probabilities = run.probabilities(data.texts, rows)
     predictions = probabilities.argmax(axis=-1)
     measured = _scores(labels, predictions, run.class_names)
+    if other:
+        print("for the baseline, the texts that the run was trained on:", flush=True)
     baseline, problem = _baseline(run, data, rows)
     results = {
         "run": options.run,

@@ -1,10 +1,12 @@
-"""Starts a text classifier as a linear support vector machine (SVM) of TF-IDF weights.
+"""Gives a text classifier the weights of a linear support vector machine (SVM) of TF-IDF weights.
 
 The scores of an SVM are sums over the words of a text, as are those of a classifier that averages
 embeddings of its words. So the embedding and the last layer can start from an SVM that was fitted
-to the training part, and the training goes on from there.
+to the training part, and the training goes on from there. A classifier without an attention can
+also be the SVM itself, for texts that teach it nothing beyond that.
 """
 
+import dataclasses
 import warnings
 from collections.abc import Callable
 
@@ -24,6 +26,10 @@ from keras_tnattn_train.runs.training import outputs_of
 PENALTY = 0.3  # `C` of scikit-learn's `LinearSVC`
 AVERAGE = 0.1  # root mean square of the averages of the embeddings of a text's words
 RIDGE = 1e-3  # for each text
+DEFAULT_PENALTY = 1.0  # scikit-learn's own
+# Size of the features that the SVM's scores are read from, beside those that measure the norm of a
+# text's TF-IDF weights.
+SCORED = 0.5
 ROWS = 100_000  # which limits the memory and the time of the fits
 CHUNK = 4096  # texts that are counted at once
 
@@ -56,36 +62,94 @@ def start_from_svm(
     If all texts have the same class, or their words say nothing about it, all weights stay.
     At most 100,000 texts, drawn by the config's seed, are used; their ids 0 and 1 are no words.
     """
+    fit = _fit(config, model, ids, labels, PENALTY)
+    if fit is not None:
+        _set_weights(model, fit, _factor(fit.matrix, config.embedding_dim, config.seed), RIDGE)
+
+
+def become_svm(
+    config: ClassifyConfig, model: keras.Model, ids: np.ndarray, labels: np.ndarray
+) -> bool:
+    """Gives a new classifier without an attention the scores of scikit-learn's default linear SVM.
+
+    An SVM divides the sum over the words of a text by the norm of the text's TF-IDF weights; the
+    classifier, in its layer normalization, by the norm of its features. So most features are random
+    projections of the TF-IDF weights, which keep norms nearly, and the scores are read from the few
+    that are left. The last layer is fitted as in `start_from_svm`, which lists when all weights
+    stay and how many texts are used.
+
+    With as many classes as features there is no room for the projections, and the scores are those
+    of `start_from_svm`. Returns whether there is an SVM: not if all texts have one class.
+    """
+    fit = _fit(config, model, ids, labels, DEFAULT_PENALTY)
+    if fit is None:
+        return False
+    vectors = _factor_with_norms(fit, config.embedding_dim, config.seed)
+    _set_weights(model, fit, vectors, RIDGE * SCORED**2)
+    return True
+
+
+@dataclasses.dataclass(frozen=True)
+class _Fit:
+    """An SVM, fitted to texts.
+
+    Attributes:
+        ids: The texts, integers `(R, L)`.
+        counts: How often each text has each word, sparse `(R, V)`.
+        lengths: The lengths of the texts `(R, 1)`.
+        idf: The inverse document frequencies `(V,)`.
+        matrix: The SVM's weights times these, `(V, C)`, or `(V, 1)` for two classes.
+        scores: The SVM's scores `(R, C)`.
+    """
+
+    ids: np.ndarray
+    counts: scipy.sparse.csr_matrix
+    lengths: np.ndarray
+    idf: np.ndarray
+    matrix: np.ndarray
+    scores: np.ndarray
+
+
+def _fit(
+    config: ClassifyConfig,
+    model: keras.Model,
+    ids: np.ndarray,
+    labels: np.ndarray,
+    penalty: float,
+) -> _Fit | None:
+    """Fits an SVM to the TF-IDF weights of at most `ROWS` texts; `None` if all have one class."""
     if len(labels) > ROWS:
         rows = np.sort(np.random.default_rng(config.seed).choice(len(labels), ROWS, replace=False))
         blocks = (ids[rows[start : start + CHUNK]] for start in range(0, ROWS, CHUNK))
         ids, labels = stored_array(blocks, (ROWS, ids.shape[1])), labels[rows]
     if len(np.unique(labels)) == 1:
-        return
-    embedding, last = model.get_layer("embedding"), model.get_layer("probabilities")
-    counts, lengths = _counts(ids, embedding.embeddings.shape[0])
+        return None
+    counts, lengths = _counts(ids, model.get_layer("embedding").embeddings.shape[0])
     transformer = TfidfTransformer()
     features = transformer.fit_transform(counts)
     svm = LinearSVC(
-        C=PENALTY,
+        C=penalty,
         class_weight=None if config.class_weights == "none" else config.class_weights,
         random_state=config.seed,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # it is only a start
         svm.fit(features, labels)
-
     matrix = svm.coef_.T * transformer.idf_[:, None]
-    vectors = _factor(matrix, config.embedding_dim, config.seed)
-    size = np.sqrt(np.mean(np.square((counts @ vectors) / lengths)))
+    scores = _scores(svm, features, model.get_layer("probabilities").units)
+    return _Fit(ids, counts, lengths, transformer.idf_, matrix, scores)
+
+
+def _set_weights(model: keras.Model, fit: _Fit, vectors: np.ndarray, ridge: float) -> None:
+    """Sets the embedding to vectors `(V, dim)`, but for their scale, and fits the last layer."""
+    embedding, last = model.get_layer("embedding"), model.get_layer("probabilities")
+    size = np.sqrt(np.mean(np.square((fit.counts @ vectors) / fit.lengths)))
     if not size:
         return
     embedding.embeddings.assign((AVERAGE / size * vectors).astype("float32"))
-    ridge = Ridge(RIDGE * len(labels))
-    ridge.fit(
-        outputs_of(keras.Model(model.input, last.input), ids), _scores(svm, features, last.units)
-    )
-    last.set_weights([ridge.coef_.T, ridge.intercept_])
+    regression = Ridge(ridge * len(fit.ids))
+    regression.fit(outputs_of(keras.Model(model.input, last.input), fit.ids), fit.scores)
+    last.set_weights([regression.coef_.T, regression.intercept_])
 
 
 def _counts(ids: np.ndarray, vocabulary_size: int) -> tuple[scipy.sparse.csr_matrix, np.ndarray]:
@@ -120,8 +184,38 @@ def _factor(matrix: np.ndarray, dim: int, seed: int) -> np.ndarray:
     The features have different mixtures of the singular vectors, and each row of `A` has a mean of
     0, so that a layer normalization after an average of rows only changes its scale.
     """
+    factor = _left_factor(matrix, dim)
+    return factor @ _directions(dim, factor.shape[1], np.random.default_rng(seed))
+
+
+def _factor_with_norms(fit: _Fit, dim: int, seed: int) -> np.ndarray:
+    """Returns vectors `(V, dim)` of words, whose sums over a text have a norm that is about that of
+    the text's TF-IDF weights; a matrix times these sums are the scores of the SVM without bias."""
+    factor = _left_factor(fit.matrix, dim)
+    rng = np.random.default_rng(seed)
+    size, rank = factor.shape
+    # A sign for each word and feature: the squares of a text's sums add up to those of its weights.
+    norms = fit.idf[:, None] * rng.choice([-1.0, 1.0], (size, dim - 1 - rank))
+    norms[fit.counts.getnnz(axis=0) == 0] = 0  # padding, unknown and unseen words
+    parts = [SCORED * _scaled(factor, fit.counts), _scaled(norms, fit.counts)]
+    return np.concatenate(parts, axis=1) @ _directions(dim, dim - 1, rng)
+
+
+def _left_factor(matrix: np.ndarray, dim: int) -> np.ndarray:
+    """Returns the left factor `(V, R)` of a singular value decomposition, `R` at most `dim - 1`."""
     left, values, _ = np.linalg.svd(matrix, full_matrices=False)
     rank = min(len(values), dim - 1)
-    drawn = np.random.default_rng(seed).normal(size=(dim, rank))
+    return left[:, :rank] * np.sqrt(values[:rank])
+
+
+def _directions(dim: int, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Returns orthonormal rows `(count, dim)`, each with a mean of 0."""
+    drawn = rng.normal(size=(dim, count))
     basis, _ = np.linalg.qr(np.concatenate([np.ones((dim, 1)), drawn], axis=1))
-    return (left[:, :rank] * np.sqrt(values[:rank])) @ basis[:, 1:].T
+    return basis[:, 1:].T
+
+
+def _scaled(vectors: np.ndarray, counts: scipy.sparse.csr_matrix) -> np.ndarray:
+    """Returns vectors of words, scaled such that their sums over a text have a mean norm of 1."""
+    norm = np.sqrt(np.mean(np.sum(np.square(counts @ vectors), axis=1)))
+    return vectors / norm if norm else vectors

@@ -16,6 +16,7 @@ from keras_tnattn.models import text_classifier
 from keras_tnattn.text.words import WordVectorizer, learn_words, split_characters, split_words
 from keras_tnattn_train.classify.config import MOST_WORDS, PAIRWISE_WORDS, ClassifyConfig
 from keras_tnattn_train.classify.initial_weights import svm_weights
+from keras_tnattn_train.classify.keeping import described, keep_better
 from keras_tnattn_train.classify.reports import (
     draw_psi,
     parameter_counts,
@@ -53,6 +54,11 @@ class Part:
         """Returns the batches with which it is measured."""
         return GroupedTextBatches(self.ids, self.labels, 256, MAX_TOKENS)
 
+    @property
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """The ids and the labels."""
+        return self.ids, self.labels
+
 
 def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> dict[str, Any]:
     """Trains a classifier, or resumes an interrupted run."""
@@ -74,12 +80,19 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> di
     log = EpochLog(run, config.early_stopping, config.monitor)
     held_out = parts.get("validation")
     log = fit(model, batches, config, run, held_out and held_out.batches(), log)
-    trained = TrainedClassifier(config, log.model, vectorizer, data, parts["test"])
-    results = _results(trained, parts, log)
+    model, kept = log.model, None
+    if config.may_keep_svm:
+        model, kept = keep_better(
+            config, build, model, parts["train"].arrays, parts["validation"].arrays
+        )
+        if kept is not None:
+            print(f"  {kept}", flush=True)
+    trained = TrainedClassifier(config, model, vectorizer, data, parts["test"])
+    results = _results(trained, parts, log) | described(kept)
     _write_reports(trained, run.folder)
     learning_curves(log.rows, results["test_accuracy"], run.folder / "learning_curves.png")
     _draw_attention(trained, parts["train"].ids, run.folder / "psi.png")
-    return finish(config, run, log.model, results, functools.partial(trained.export, results))
+    return finish(config, run, model, results, functools.partial(trained.export, results))
 
 
 def _training_batches(config: ClassifyConfig, train: Part) -> keras.utils.PyDataset:
@@ -138,6 +151,8 @@ class TrainedClassifier:
         }
         examples = [data.texts[row][:200] for row in rows[:: max(1, len(rows) // 5)][:5]]
         card = {"examples": examples, **describe(self.config, source, results)}
+        if "kept" in results:
+            card["kept"] = results["kept"]
         split = split_words if self.vectorizer.split == "words" else split_characters
 
         def export(engines: Sequence[str]) -> Path:
@@ -195,7 +210,8 @@ def prepare_parts(
 ) -> tuple[WordVectorizer, dict[str, Part]]:
     """Returns a vectorizer that is learned from the training part, and the parts as ids by name.
 
-    These are `train`, `test` and, if there is one, `validation`.
+    These are `train`, `test` and, if there is one, `validation`. An SVM that may be kept is fitted
+    to the validation part, too, in the end, so the vectorizer then knows its words.
     """
     train, test = split_rows(data.labels, config.test_fraction, config.seed)
     rows = {"train": train, "test": test}
@@ -204,7 +220,7 @@ def prepare_parts(
         training, validation = split_rows(data.labels[train], share, config.seed)
         rows |= {"train": train[training], "validation": train[validation]}
     vectorizer = learn_words(
-        (data.texts[row] for row in rows["train"]),
+        (data.texts[row] for row in (train if config.may_keep_svm else rows["train"])),
         config.vocabulary_size,
         functools.partial(_words_to_read, config),
         config.split,

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from keras_tnattn_train.data.names import Labels, plain
 from keras_tnattn_train.data.opening import PACKINGS, suffix_of
 from keras_tnattn_train.data.tables import (
-    NOT_UTF_8,
     SUFFIXES,
     BadRows,
     Table,
     TableRow,
     open_table,
+    problem_of,
     quantity,
-    undecodable,
 )
 from keras_tnattn_train.data.texts.labeled import split_rows
 from keras_tnattn_train.data.texts.tables import doubtful_labels
@@ -185,8 +185,8 @@ class _Nodes:
 
     def _read(self, row: TableRow) -> str | None:
         """Reads the features of a row; returns what is wrong with it, if anything is."""
-        if any(map(undecodable, row.fields)):
-            return NOT_UTF_8
+        if problem := problem_of(row, range(len(row.fields))):
+            return problem
         cells = [row.fields[i] for i in self._features]
         if self._words:
             words = cells[0].split()
@@ -216,7 +216,9 @@ class _Nodes:
         self.names = tuple(self.number) if named else None
 
     def _number_classes(self) -> None:
-        given = [row.fields[self._label].strip() for row in self.rows]
+        labels = Labels()
+        given = [labels(row.fields[self._label]) for row in self.rows]
+        self.notes += labels.notes()
         names = sorted({*given} - {""}, key=_in_order)
         if len(names) < 2:
             raise InputError(
@@ -245,7 +247,7 @@ class _Nodes:
                 f"{self.path}. Received: {fractions[0]} and {fractions[1]}. Remove one of them"
             )
         column = self._split
-        splits = np.array([row.fields[column].strip().lower() for row in self.rows])
+        splits = np.array([plain(row.fields[column]).lower() for row in self.rows])
         bad = BadRows(self.path, None)
         for row, split, labeled in zip(self.rows, splits.tolist(), self.labeled, strict=True):
             if split not in (*PARTS, "none", ""):
@@ -331,11 +333,11 @@ def _required_place(table: Table, name: str) -> int:
 
 
 def canonical_name(name: str) -> str:
-    """Returns a node's name without white space around it; a number as `7`, also if it is `7.0`.
+    """Returns a node's name as it is seen; a number as `7`, also if it is `7.0`.
 
     pandas writes integers so if a column also has missing values.
     """
-    name = name.strip()
+    name = plain(name)
     number = re.fullmatch(r"\+?0*(\d+)(\.0*)?", name, re.ASCII)
     return number[1] if number else name
 

@@ -1,10 +1,12 @@
 """What every table has, whatever its format: columns, and rows that may be bad."""
 
 import abc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
+from keras_tnattn_train.data.names import InvisibleCharacters, plain
 from keras_tnattn_train.options.errors import InputError
 
 
@@ -16,12 +18,14 @@ class TableRow(NamedTuple):
         line: The number of its first line in the file.
         fields: One for each column; empty in a bad row.
         problem: What is wrong with a bad row; `None` in a good one.
+        problems: What is wrong with single fields of a good row, by their places.
     """
 
     number: int
     line: int
     fields: Sequence[str]
     problem: str | None = None
+    problems: Mapping[int, str] = MappingProxyType({})
 
     def __str__(self) -> str:
         place = f"row {self.number}"
@@ -38,7 +42,11 @@ class Table(abc.ABC):
     keeps_empty_rows = False
 
     def __init__(self, path: str | Path, columns: Iterable[str]) -> None:
-        self.path, self.columns = path, [name.strip() for name in columns]
+        names = list(columns)
+        self.path, self.columns = path, [plain(name) for name in names]
+        self._invisible = InvisibleCharacters("column name")
+        for name in names:
+            self._invisible.add(name)
         for i, name in enumerate(self.columns):
             if name and name in self.columns[:i]:
                 raise InputError(
@@ -49,6 +57,7 @@ class Table(abc.ABC):
 
     def place(self, name: str) -> int | None:
         """Returns the place of the column of a name or, if there is none, of it in another case."""
+        name = plain(name)
         if name in self.columns:
             return self.columns.index(name)
         alike = [i for i, other in enumerate(self.columns) if other.lower() == name.lower()]
@@ -63,4 +72,4 @@ class Table(abc.ABC):
 
     def notes(self) -> Iterator[str]:
         """Describes what was special about the rows, after they were read."""
-        yield from ()
+        yield from self._invisible.notes()

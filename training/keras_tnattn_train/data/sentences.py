@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from keras_tnattn_runtime.reader import visible
 from keras_tnattn_train.data.opening import STDIN, open_lines, suffix_of
 from keras_tnattn_train.data.tables import (
     NAMES,
@@ -88,6 +89,8 @@ def _column(table: Table, place: int, warn: Callable[[str], None]) -> Iterator[R
             yield Row(row.number, None, row.problem)
         elif table.repeats_header(row):
             yield Row(row.number, None, "repeats the header")
+        elif place in row.problems:
+            yield Row(row.number, None, row.problems[place])
         else:
             yield _row(row.number, row.fields[place])
     for note in table.notes():
@@ -97,4 +100,4 @@ def _column(table: Table, place: int, warn: Callable[[str], None]) -> Iterator[R
 def _row(number: int, text: str) -> Row:
     if undecodable(text):
         return Row(number, None, NOT_UTF_8)
-    return Row(number, text) if text.strip() else Row(number, None, "empty")
+    return Row(number, text) if visible(text).strip() else Row(number, None, "empty")

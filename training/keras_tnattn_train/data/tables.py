@@ -6,7 +6,7 @@ of a file can be listed at once.
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from pathlib import Path
 
 from keras_tnattn_train.data.opening import PACKINGS, open_lines, suffix_of
@@ -67,9 +67,41 @@ class BadRows:
         )
 
 
+class EmptyFolders:
+    """Collects folders of classes in which nothing was found; `what` says what was looked for."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._names: list[str] = []
+
+    def add(self, folder: Path) -> None:
+        """Adds a folder."""
+        self._names.append(folder.name)
+
+    def notes(self) -> Iterator[str]:
+        """Names the folders, if there are any."""
+        if not self._names:
+            return
+        more = f" and {len(self._names) - MAX_LISTED_ROWS} more"
+        listed = ", ".join(map(repr, self._names[:MAX_LISTED_ROWS]))
+        listed += more if len(self._names) > MAX_LISTED_ROWS else ""
+        noun = "folder" if len(self._names) == 1 else "folders"
+        yield f"warning: {noun} without {self._what}, which make no class: {listed}"
+
+
 def quantity(number: int, noun: str) -> str:
     """Returns a number with a noun: `1 row`, `1,000 rows`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def problem_of(row: TableRow, places: Iterable[int]) -> str | None:
+    """Returns why the fields at some places of a row are no texts; `None` if they are."""
+    for place in places:
+        if place in row.problems:
+            return row.problems[place]
+        if undecodable(row.fields[place]):
+            return NOT_UTF_8
+    return None
 
 
 def undecodable(text: str) -> bool:
@@ -211,6 +243,7 @@ class DelimitedTable(Table):
         return marked and (bool(self._comments) or len(fields) != len(self.columns))
 
     def notes(self) -> Iterator[str]:
+        yield from super().notes()
         if self._comments:
             yield f"{quantity(self._comments, 'comment line')} (#) left out"
         if self._empty:

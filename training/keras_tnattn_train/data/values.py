@@ -7,6 +7,7 @@ for a key that an object lacks, and JSON for lists and objects.
 import contextlib
 import itertools
 import json
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,13 @@ from keras_tnattn_train.options.errors import InputError
 
 JSON_SUFFIXES, PARQUET_SUFFIX = (".jsonl", ".ndjson", ".json"), ".parquet"
 _FIRST_LINES = 1000  # whose keys are the columns
+_SHOWN = 40  # characters of a value that a message shows
+LIST, OBJECT = "a list", "an object"
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class ValuesTable(Table):
-    """A table of objects."""
+    """A table of objects: their numbers, each with an object or what is wrong with it."""
 
     def __init__(
         self,
@@ -36,7 +40,10 @@ class ValuesTable(Table):
             if isinstance(content, str):
                 yield TableRow(number, number, [], content)
             else:
-                yield TableRow(number, number, [_cell(content.get(key)) for key in self._keys])
+                values = [content.get(key) for key in self._keys]
+                problems = {i: p for i, value in enumerate(values) if (p := _problem(value))}
+                fields = [_cell(value) for value in values]
+                yield TableRow(number, number, fields, problems=problems)
 
 
 def json_table(path: str | Path, lines: Iterator[str]) -> Table:
@@ -59,6 +66,8 @@ def _object_of_line(line: str) -> dict[str, Any] | str:
         content = json.loads(line)
     except (ValueError, RecursionError):
         return f"no JSON object, beginning with {line[:20].strip()!r}"
+    if isinstance(content, dict) and "\\u" in line and not _SURROGATE.search(line):
+        content = {key: _marked(value) for key, value in content.items()}
     return content if isinstance(content, dict) else f"not an object, but {line[:20].strip()}"
 
 
@@ -88,6 +97,27 @@ def parquet_table(path: str | Path) -> Iterator[Table]:
         with check():
             file = stack.enter_context(parquet.ParquetFile(stack.enter_context(open(path, "rb"))))
         yield ValuesTable(path, file.schema_arrow.names, objects(file))
+
+
+class _Escaped(str):
+    """A text with an escaped surrogate that has no other half."""
+
+
+def _marked(value: Any) -> Any:
+    """Marks a text with a surrogate, of a line that is UTF-8: it was an escape, not a byte."""
+    return _Escaped(value) if isinstance(value, str) and _SURROGATE.search(value) else value
+
+
+def _problem(value: Any) -> str | None:
+    """Returns why a value is no text, if it is none."""
+    if isinstance(value, list):
+        return f"{LIST} where a text is expected, {_cell(value)[:_SHOWN]}"
+    if isinstance(value, dict):
+        return f"{OBJECT} where a text is expected, {_cell(value)[:_SHOWN]}"
+    if isinstance(value, _Escaped):
+        half = _SURROGATE.findall(value)[0]
+        return f"half of a character, \\u{ord(half):04x}, whose other half is missing"
+    return None
 
 
 def _cell(value: Any) -> str:

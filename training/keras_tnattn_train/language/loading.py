@@ -86,7 +86,7 @@ class LanguageRun(TrainedRun):
             continuations = [self.tokens.decode(row) for row in rows]
             return [[Prediction((text,), {"continuation": text})] for text in continuations]
 
-        return predictions
+        return Predictor(predictions, ("continuation",))
 
     def inputs(self) -> np.ndarray:
         config = Run(self.folder).read_config(LanguageConfig, {})

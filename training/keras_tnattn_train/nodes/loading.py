@@ -8,8 +8,13 @@ from scipy.special import softmax
 from keras_tnattn_train.data.graphs import canonical_name
 from keras_tnattn_train.nodes.config import NodesConfig
 from keras_tnattn_train.nodes.fitting import inputs_of
-from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.runs.predictions import Predictor, labels
+from keras_tnattn_train.runs.predictions import (
+    Prediction,
+    Predictor,
+    Problem,
+    label_columns,
+    labels,
+)
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.saved_models import load_model
 from keras_tnattn_train.runs.trained import PredictingRun
@@ -30,14 +35,19 @@ class NodesRun(PredictingRun):
         names = self.graph.names or map(str, range(len(probabilities)))
         number = {name: i for i, name in enumerate(names)}
 
-        def predict(nodes: list[str]) -> list:
-            unknown = [node for node in nodes if canonical_name(node) not in number]
-            if unknown:
-                raise InputError(
-                    f"Expected nodes of the graph that the run was trained on, such as "
-                    f"{next(iter(number))}. Received: {', '.join(unknown[:10])}"
-                )
-            rows = [number[canonical_name(node)] for node in nodes]
-            return labels(probabilities[rows], self.graph.class_names)
+        def predict(nodes: list[str]) -> list[list[Prediction] | Problem]:
+            answers: list[list[Prediction] | Problem] = []
+            for node in nodes:
+                row = number.get(canonical_name(node))
+                if row is None:
+                    answers.append(
+                        Problem(
+                            f"{node!r}, which is no node of the graph that the run was trained "
+                            f"on; they are called {next(iter(number))} and the like"
+                        )
+                    )
+                else:
+                    answers += labels(probabilities[[row]], self.graph.class_names)
+            return answers
 
-        return predict
+        return Predictor(predict, label_columns(self.graph.class_names))

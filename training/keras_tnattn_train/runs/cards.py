@@ -31,7 +31,8 @@ def describe(
     if "name" in data:
         data["name"] = without_folders(data["name"])
     if "notes" in data:
-        data["notes"] = [re.sub(r"(bad rows? left out): .*", r"\1", x) for x in data["notes"]]
+        notes = [re.sub(r"(bad rows? left out): .*", r"\1", x) for x in data.pop("notes")]
+        data |= {"notes": notes} if notes else {}
     return {
         "data": data,
         "seed": config.seed,

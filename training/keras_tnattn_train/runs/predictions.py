@@ -27,8 +27,40 @@ class Prediction:
     warning: str | None = None
 
 
-# From texts to the predictions of each.
-Predictor = Callable[[list[str]], list[list[Prediction]]]
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """Why there is no prediction for a text, name or path."""
+
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Predictor:
+    """What predicts.
+
+    Args:
+        predict: From texts to the predictions of each, or why there are none.
+        columns: The columns of a table of its predictions, which are the cells of each.
+    """
+
+    predict: Callable[[list[str]], Sequence[list[Prediction] | Problem]]
+    columns: tuple[str, ...]
+
+    def __call__(self, texts: list[str]) -> Sequence[list[Prediction] | Problem]:
+        return self.predict(texts)
+
+
+def label_columns(class_names: Sequence[str]) -> tuple[str, ...]:
+    """Returns the columns of a table of `labels`."""
+    return ("label", "probability", *map(probability_column, class_names))
+
+
+def probability_column(class_name: str) -> str:
+    """Returns the name of the column with the probabilities of a class."""
+    return f"probability of {class_name}"
+
+
+TRANSLATION_COLUMNS = ("translation", "score")
 
 
 def labels(

@@ -9,11 +9,11 @@ default the paper's head 4 (the last, if there are fewer), also have pictures of
 token to token; the last token's is drawn. `explanation.json` holds the sentences and their pieces;
 `distributions.csv` describes the entries of `P`, `a`, `b_a`, `A_LM` and `G_LM` of each block and
 chosen head in numbers (`keras_tnattn_train.translate.distributions.describe`), with the smallest
-eigenvalue of the symmetric part of each, which says whether the matrix is positive definite.
-`power_laws.csv` tests whether the magnitudes of these entries and those of `E_LM` or `scores`
-follow a power law (`keras_tnattn_train.translate.power_laws.fit_power_law`); `P_tail.png` and so on
-show the fits. `index.html` shows all pictures, and says what they are. What an earlier call wrote
-into the folder is removed.
+eigenvalue of the symmetric part of each, which says whether the matrix is positive definite. Of a
+block with power law graph attention, `power_laws.csv` tests whether the magnitudes of these entries
+and those of `E_LM` follow a power law (`keras_tnattn_train.translate.power_laws.fit_power_law`);
+`P_tail.png` and so on show the fits. `index.html` shows all pictures, and says what they are. What
+an earlier call wrote into the folder is removed.
 """
 
 import collections
@@ -153,8 +153,10 @@ def explain_run(options: ExplainOptions) -> dict[str, Any]:
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)  # a path that cannot be used is reported first
         fits: dict[str, dict[str, list[Any]]] = {}
-        if options.bootstraps:
-            fits = fit_power_laws(computed, heads, options.bootstraps, options.seed)
+        # Of other attentions nobody says that they follow power laws.
+        with_power_laws = {block: x for block, x in computed.items() if "P" in x}
+        if options.bootstraps and with_power_laws:
+            fits = fit_power_laws(with_power_laws, heads, options.bootstraps, options.seed)
         _clear(folder)
         files = _draw_all(computed, fits, heads, options.heads, explanation, folder)
         write_distributions(computed, heads, folder / DISTRIBUTIONS)
@@ -179,10 +181,12 @@ def _draw_all(
     explanation: dict[str, Any],
     folder: Path,
 ) -> list[str]:
-    """Draws the pictures of all blocks; returns their names."""
+    """Draws the pictures of all blocks, the attentions between the sentences first; returns their
+    names."""
     files = []
     source, target = explanation["source_pieces"], explanation["target_pieces"]
-    for block, outputs in computed.items():
+    for block in sorted(computed, key=lambda block: not block.endswith(".cross")):
+        outputs = computed[block]
         (folder / block).mkdir(parents=True, exist_ok=True)
         if block.startswith("encoder"):
             tokens = source, source

@@ -2,11 +2,13 @@
 
 import html
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+_SCORES = "how much the token of a row takes from the token of a column; a row sums to 1"
 MEANINGS = {
-    "E_LM": "how much the token of a row takes from the token of a column; a row sums to 1",
-    "scores": "as E_LM, of other attentions",
+    "scores": _SCORES,
+    "E_LM": _SCORES,
     "E": "the energies, of which a softmax makes the scores",
     "P": "learned: the exponents to which the entries of A_LM are raised",
     "a": "learned: the couplings by which the powers are multiplied",
@@ -23,6 +25,9 @@ MEANINGS = {
 
 def index_page(explanation: dict[str, Any], files: Sequence[str]) -> str:
     """Returns a page in HTML that shows all pictures, block by block, and says what they are."""
+    names = {Path(file).stem for file in files}
+    shown = names | {name.rpartition("_")[2] for name in names}
+    meanings = {name: text for name, text in MEANINGS.items() if name in shown}
     lines = [
         '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>Attentions</title>',
         "<style>body{font-family:sans-serif;max-width:75rem;margin:auto;padding:1rem}"
@@ -30,14 +35,15 @@ def index_page(explanation: dict[str, Any], files: Sequence[str]) -> str:
         f"<h1>{html.escape(explanation['source'])}</h1>",
         f"<p>{html.escape(explanation['target'])}</p>",
         "<dl>",
-        *(f"<dt>{name}</dt><dd>{html.escape(text)}</dd>" for name, text in MEANINGS.items()),
+        *(f"<dt>{name}</dt><dd>{html.escape(text)}</dd>" for name, text in meanings.items()),
         "</dl>",
     ]
     earlier = None
     for file in files:
         block, name = file.split("/")
         if block != earlier:
-            lines.append(f"<h2>{block}</h2>")
+            what = ", between the sentences" if block.endswith(".cross") else ""
+            lines.append(f"<h2>{block}{what}</h2>")
         earlier = block
         lines.append(f'<h3>{name.removesuffix(".png")}</h3><img src="{file}" alt="{file}">')
     return "\n".join([*lines, "</html>", ""])

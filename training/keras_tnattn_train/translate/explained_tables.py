@@ -12,7 +12,7 @@ from keras_tnattn_train.system.files import write_table
 LEARNED = ("P", "a", "b_a")  # the same for all sentences
 INFERRED = ("A_LM", "G_LM")  # computed for a sentence
 DESCRIBED = (*LEARNED, *INFERRED)
-FITTED = (*DESCRIBED, "E_LM", "scores")
+FITTED = (*DESCRIBED, "E_LM")
 # For each block, an array of each matrix, whose first axis is that of the heads.
 Outputs = dict[str, dict[str, np.ndarray]]
 

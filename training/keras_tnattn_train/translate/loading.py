@@ -10,7 +10,12 @@ from keras_tnattn_train.data.pairs.batches import BucketedBatches
 from keras_tnattn_train.data.pairs.prepared import PreparedCorpus, load_prepared
 from keras_tnattn_train.options.errors import InputError, input_errors
 from keras_tnattn_train.runs.checkpoints import load_weights
-from keras_tnattn_train.runs.predictions import Prediction, Predictor, translation
+from keras_tnattn_train.runs.predictions import (
+    TRANSLATION_COLUMNS,
+    Prediction,
+    Predictor,
+    translation,
+)
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.saved_models import load_model
 from keras_tnattn_train.runs.trained import RUNTIMES, TrainedRun
@@ -63,7 +68,8 @@ class TranslatorRun(TrainedRun):
                 for translations in translate.n_best(texts, batch_size)
             ]
 
-        return predictions
+        ranked = ("rank",) if n_best else ()
+        return Predictor(predictions, (*ranked, *TRANSLATION_COLUMNS))
 
     def inputs(self) -> BucketedBatches:
         return BucketedBatches(self.trained.corpus.parts["train"], 64, seed=0)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from keras_tnattn_runtime.reader import visible
 from keras_tnattn_train.data.opening import PACKINGS, open_lines
 from keras_tnattn_train.data.pairs import cldr
 from keras_tnattn_train.data.pairs.corpus import PARTS, Pair, ParallelCorpus, StoredPairs, cut_parts
@@ -18,6 +19,7 @@ from keras_tnattn_train.data.tables import (
     BadRows,
     Table,
     open_table,
+    problem_of,
     quantity,
     undecodable,
 )
@@ -310,7 +312,7 @@ class _TablePairs(_Pairs):
                     headers += 1
                 else:
                     pair = row.fields[source], row.fields[target]
-                    if problem := _problem(pair):
+                    if problem := problem_of(row, (source, target)) or _problem(pair):
                         self._bad.add(row, problem)
                     else:
                         yield pair
@@ -360,7 +362,7 @@ def _problem(pair: Pair) -> str | None:
     for side, sentence in zip(("source", "target"), pair, strict=True):
         if undecodable(sentence):
             return NOT_UTF_8
-        if not sentence.strip():
+        if not visible(sentence).strip():
             return f"an empty {side}"
     return None
 

@@ -2,12 +2,12 @@
 
 import dataclasses
 import hashlib
-import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from keras_tnattn_train.data.names import number_of
 from keras_tnattn_train.data.stored import StoredTexts
 from keras_tnattn_train.options.errors import InputError
 
@@ -56,11 +56,9 @@ class LabeledTexts:
                 yield text
 
         stored = StoredTexts(texts())
-        try:
-            by_value = all(math.isfinite(float(name)) for name in number)
-        except ValueError:
-            by_value = False
-        class_names = sorted(number, key=float if by_value else None)
+        values = {name: value for name in number if (value := number_of(name)) is not None}
+        by_value = len(values) == len(number)
+        class_names = sorted(number, key=values.__getitem__ if by_value else None)
         place = {name: i for i, name in enumerate(class_names)}
         places = np.array([place[name] for name in number], "int32")
         labels = places[np.frombuffer(numbers, "int32")] if number else places

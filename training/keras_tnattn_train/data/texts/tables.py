@@ -1,24 +1,29 @@
 """Reads labeled texts from files: a table, or a folder per class."""
 
+import ast
 import collections
 import dataclasses
 import hashlib
 import html
-import math
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
 
+from keras_tnattn_runtime.reader import visible
+from keras_tnattn_train.data.names import InvisibleCharacters, Labels, number_of
+from keras_tnattn_train.data.rows import TableRow
 from keras_tnattn_train.data.tables import (
     MAX_LISTED_ROWS,
     NOT_UTF_8,
     BadRows,
+    EmptyFolders,
     Table,
     open_table,
+    problem_of,
     quantity,
-    undecodable,
 )
 from keras_tnattn_train.data.texts.labeled import LabeledTexts
+from keras_tnattn_train.data.values import LIST
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.system.files import reason
 
@@ -32,6 +37,7 @@ class _Layout:
     columns: Set[str]
     text: Callable[[Fields], str]
     label: Callable[[Fields], str | None]  # None: the row belongs to no class
+    label_column: str | None = None  # if a label is the content of one column
     drop_repeats: bool = False
 
 
@@ -54,7 +60,9 @@ RESEARCH_ARTICLES = _Layout(
     lambda row: next((topic for topic in TOPICS if row[topic].strip() == "1"), None),
 )
 SPOOKY_AUTHORS = _Layout({"text", "author"}, lambda row: row["text"], lambda row: row["author"])
-PLAIN_TABLE = _Layout({"text", "label"}, lambda row: row["text"], lambda row: row["label"])
+PLAIN_TABLE = _Layout(
+    {"text", "label"}, lambda row: row["text"], lambda row: row["label"], label_column="label"
+)
 # Warn about a table with more classes than this and more than one class per three rows.
 MANY_CLASSES = 10
 # How programs write that a value is missing.
@@ -98,6 +106,7 @@ class _LabeledRows:
         self.keep_empty = keep_empty
         self.unlabeled = self.repeated = self.headers = self.empty = 0
         self.classes: collections.Counter[str] = collections.Counter()
+        self.labels, self.invisible = Labels(), InvisibleCharacters("text")
 
     def rows(self) -> Iterator[tuple[str, str]]:
         digests: set[bytes] = set()  # of texts and labels, which take more memory
@@ -113,22 +122,25 @@ class _LabeledRows:
             if self.table.repeats_header(row):
                 self.headers += 1
                 continue
-            fields = {name: row.fields[place] for name, place in places.items()}
-            if any(map(undecodable, fields.values())):
-                self.bad.add(row, NOT_UTF_8)
+            self._check_single_label(row, places)
+            problem = problem_of(row, places.values())
+            if problem is not None:
+                self.bad.add(row, problem)
                 continue
+            fields = {name: row.fields[place] for name, place in places.items()}
             text, name = self.layout.text(fields), self.layout.label(fields)
             if name is None:
                 self.unlabeled += 1
                 continue
-            name = name.strip()
+            name = self.labels(name)
             if not name:
                 self.bad.add(row, "an empty label")
                 continue
-            if not text.strip():
+            if not visible(text).strip():
                 self.empty += 1
                 if not self.keep_empty:
                     continue
+            self.invisible.add(text)
             if self.distinct:
                 digest = hashlib.blake2b(repr((text, name)).encode(), digest_size=16).digest()
                 if digest in digests:
@@ -139,10 +151,27 @@ class _LabeledRows:
             yield text, name
         self.bad_notes = self.bad.notes()
 
+    def _check_single_label(self, row: TableRow, places: Mapping[str, int]) -> None:
+        """Raises an `InputError` for the first row whose label is a list of several."""
+        column = self.layout.label_column
+        if column is None:
+            return
+        label = row.fields[places[column]]
+        if row.problems.get(places[column], "").startswith(LIST) or _is_list(label):
+            raise InputError(
+                f"Expected one label for each text. Received: {self.table.path}, whose {row} has a "
+                f"list in the column {column!r}: {label[:40]}. Texts with several labels need a "
+                "model that gives each label a probability of its own (sigmoid outputs with a "
+                "binary cross-entropy), which this command does not train. Train one classifier "
+                "for each label, on a table that says yes or no, or keep one label for each text"
+            )
+
     def notes(self) -> Iterator[str]:
         """Describes the rows, after they were read."""
         yield from self.table.notes()
         yield from self.bad_notes
+        yield from self.labels.notes()
+        yield from self.invisible.notes()
         if self.headers:
             yield f"{quantity(self.headers, 'row')} equal to the header left out"
         if self.unlabeled:
@@ -164,7 +193,7 @@ class _LabeledRows:
 
 def doubtful_labels(classes: Mapping[str, int]) -> Iterator[str]:
     """Yields warnings about names of classes that may be mistakes."""
-    for what, key in (("except for case", _fold), ("as numbers", _number)):
+    for what, key in (("except for case", _fold), ("as numbers", number_of)):
         alike = collections.defaultdict(list)
         for name in classes:
             alike[key(name)].append(name)
@@ -190,11 +219,14 @@ def _fold(name: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
 
 
-def _number(name: str) -> str | None:
+def _is_list(label: str) -> bool:
+    """Returns whether a label is written as a list, as programs write those of several labels."""
+    if not (label.startswith("[") and label.endswith("]")):
+        return False
     try:
-        return str(float(name)) if math.isfinite(float(name)) else None
-    except ValueError:
-        return None
+        return isinstance(ast.literal_eval(label), list)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return False
 
 
 def load_folders(path: Path, skip_bad_rows: bool = False) -> LabeledTexts:
@@ -203,9 +235,11 @@ def load_folders(path: Path, skip_bad_rows: bool = False) -> LabeledTexts:
     Empty files are left out, and files of other kinds are counted.
     """
     bad, counts = BadRows(path, skip_bad_rows), collections.Counter[str]()
+    labels, invisible, empty = Labels(), InvisibleCharacters("text"), EmptyFolders("texts")
 
     def rows() -> Iterator[tuple[str, str]]:
         for folder in sorted(p for p in path.iterdir() if p.is_dir()):
+            name, found = labels(folder.name), 0
             for file in sorted(p for p in folder.iterdir() if p.is_file()):
                 if file.suffix.lower() != ".txt":
                     counts["file that is not named .txt"] += 1
@@ -217,13 +251,20 @@ def load_folders(path: Path, skip_bad_rows: bool = False) -> LabeledTexts:
                 except OSError as error:
                     bad.add(file.relative_to(path), reason(error))
                 else:
-                    if text.strip():
-                        yield text, folder.name
+                    if visible(text).strip():
+                        invisible.add(text)
+                        found += 1
+                        yield text, name
                     else:
                         counts["file without text"] += 1
+            if not found:
+                empty.add(folder)
 
     def notes() -> Iterator[str]:
         yield from bad.notes()
+        yield from empty.notes()
+        yield from labels.notes()
+        yield from invisible.notes()
         for what, count in sorted(counts.items()):
             noun, _, rest = what.partition(" ")
             yield f"{quantity(count, noun)} {rest} left out"
@@ -249,4 +290,4 @@ def _layout(table: Table, text_column: str | None, label_column: str | None) -> 
                 f"Received: columns={table.columns}. Name one with {option}; if these are not "
                 "names of columns, add a first line with the names"
             )
-    return _Layout({text, label}, lambda row: row[text], lambda row: row[label])
+    return _Layout({text, label}, lambda row: row[text], lambda row: row[label], label)

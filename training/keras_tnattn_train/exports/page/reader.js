@@ -26,7 +26,8 @@ export class Words {
   }
 
   split(text) {
-    return text.toLowerCase().split(this.between).filter((word) => word);
+    const visible = text.replace(/\p{Default_Ignorable_Code_Point}/gu, "");
+    return visible.toLowerCase().split(this.between).filter((word) => word);
   }
 
   of(text) {
