@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_tnattn.ops import tensor_train
 from keras_tnattn.ops.precision import at_least_float32
-from keras_tnattn.typing import Tensor
+from keras_tnattn.typing import Seed, Tensor
 
 # The variance of a standard normal distribution truncated at two standard deviations.
 _TRUNCATED_VARIANCE = 0.7737
@@ -140,6 +140,8 @@ class NearIdentity(keras.initializers.Initializer):
         symmetric: Whether the noise of each matrix is symmetric. Long products then tend to a
             projector onto one vector, not to a map between two vectors that may be orthogonal.
             Defaults to `False`.
+        seed: Int or `keras.random.SeedGenerator`, as for the initializers of Keras. Default: drawn
+            when the initializer is constructed, so that JAX can call it while it traces.
 
     Example:
         >>> matrices = NearIdentity(num_features=1, stddev=0.1)((8, 8, 2), "float32")
@@ -148,25 +150,38 @@ class NearIdentity(keras.initializers.Initializer):
     """
 
     def __init__(
-        self, num_features: int, stddev: float, scale: float = 1.0, symmetric: bool = False
+        self,
+        num_features: int,
+        stddev: float,
+        scale: float = 1.0,
+        symmetric: bool = False,
+        seed: Seed = None,
     ) -> None:
-        self.num_features, self.stddev, self.scale = num_features, stddev, scale
+        self.num_features = num_features
+        self.stddev = stddev
+        self.scale = scale
         self.symmetric = symmetric
+        self.noise = keras.initializers.RandomNormal(stddev=stddev, seed=seed)
 
     def __call__(self, shape: Sequence[int], dtype: str | None = None) -> Tensor:
         features = shape[-self.num_features :]
         bond = shape[-self.num_features - 1]
         weight = ops.eye(*features) if len(features) == 2 else ops.ones(features)
         identity = ops.reshape(ops.eye(bond), (bond, bond, *[1] * len(features)))
-        noise = keras.random.normal(shape, stddev=self.stddev, dtype=dtype)
+        noise = self.noise(shape, dtype)
         if self.symmetric:
             rows = len(shape) - self.num_features - 2
             noise = (noise + ops.swapaxes(noise, rows, rows + 1)) / 2**0.5
         return ops.cast(self.scale * identity * weight, dtype) + noise
 
     def get_config(self) -> dict:
-        names = ("num_features", "stddev", "scale", "symmetric")
-        return {name: getattr(self, name) for name in names}
+        return {
+            "num_features": self.num_features,
+            "stddev": self.stddev,
+            "scale": self.scale,
+            "symmetric": self.symmetric,
+            "seed": self.noise.get_config()["seed"],
+        }
 
 
 class UniformReflections(keras.initializers.Initializer):
@@ -176,14 +191,23 @@ class UniformReflections(keras.initializers.Initializer):
     and `sign(v_kk) |v_k|` is added to `v_kk`. Without this the product of a few reflections would
     stay near the identity.
 
+    Args:
+        seed: As for `NearIdentity`.
+
     Example:
         >>> tuple(UniformReflections()((8, 3), "float32").shape)
         (8, 3)
     """
 
+    def __init__(self, seed: Seed = None) -> None:
+        self.normal = keras.initializers.RandomNormal(stddev=1.0, seed=seed)
+
     def __call__(self, shape: tuple[int, int], dtype: str | None = None) -> Tensor:
-        normal = ops.tril(keras.random.normal(shape, dtype=dtype))
+        normal = ops.tril(self.normal(shape, dtype))
         norms = ops.sqrt(ops.sum(ops.square(normal), axis=0))
         # Not ops.sign, which is 0 at 0.
         norms = ops.where(ops.diagonal(normal) < 0, -norms, norms)
         return normal + ops.eye(*shape, dtype=dtype) * norms
+
+    def get_config(self) -> dict:
+        return {"seed": self.normal.get_config()["seed"]}

@@ -20,6 +20,7 @@ Activation: TypeAlias = str | Callable[[Tensor], Tensor]
 Initializer: TypeAlias = str | keras.initializers.Initializer
 Regularizer: TypeAlias = str | keras.regularizers.Regularizer
 Constraint: TypeAlias = str | keras.constraints.Constraint
+Seed: TypeAlias = int | keras.random.SeedGenerator | None
 
 
 class Chunk(NamedTuple):

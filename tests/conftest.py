@@ -44,7 +44,7 @@ def _compiled_quickly():
 
     @functools.wraps(make)
     def build_first(model, force=False):
-        if model.optimizer is not None and not model.optimizer.built:
+        if model.built and model.optimizer is not None and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
         make(model, force)
 

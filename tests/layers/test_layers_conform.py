@@ -1,6 +1,7 @@
 """Every public layer passes the conformance checks."""
 
 import importlib.util
+import itertools
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from conformance import check_fit, check_layer, check_self_attention
+from conformance import check_fit, check_layer, check_self_attention, to_numpy
 from slow_cases import slow_but
 
 import keras_tnattn
@@ -193,6 +194,17 @@ def test_what_is_frozen_is_built_frozen(name):
     called(inputs)
     loaded.build_from_config(called.get_build_config())
     assert not [v for layer in (called, loaded) for v in layer.variables if v.trainable]
+
+
+@pytest.mark.parametrize("name", SELF_ATTENTIONS | OTHERS)
+def test_random_weights_differ_from_one_another(name):
+    make_layer, inputs = (SELF_ATTENTIONS | OTHERS)[name]
+    layer = make_layer()
+    layer(inputs)
+    weights = [to_numpy(weight) for weight in layer.weights]
+    drawn = [w for w in weights if w.ndim > 1 and len(np.unique(w)) > 2]
+    for one, other in itertools.combinations(drawn, 2):
+        assert one.shape != other.shape or (one != other).any()
 
 
 def test_no_public_layer_is_left_out():

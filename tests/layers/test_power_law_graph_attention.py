@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from keras import ops
 from oracles import power_law_attention
 
-from keras_tnattn.layers import PLDRAttention, PowerLawGraphAttention
+from keras_tnattn.layers import MetricAttention, PLDRAttention, PowerLawGraphAttention
 from keras_tnattn.layers.base_attention import adapter_of
 from keras_tnattn.ops.power_law import elementwise_power
 
@@ -150,7 +150,7 @@ def test_padding_in_the_metric_is_the_published_fault():
 
 def test_causal_metric_by_prefixes():
     # Step by step, each prefix by itself, is what training on the whole sequence sees.
-    layer, plain = make_layer(causal_metric=True), make_layer()
+    layer, plain = make_layer(causal_metric=True), make_layer(causal_metric=False)
     x = tokens(2, 5, 6)
     whole = to_numpy(layer(x, use_causal_mask=True))
     plain.build(x.shape)
@@ -161,6 +161,37 @@ def test_causal_metric_by_prefixes():
     # Without a causal metric, earlier outputs depend on later tokens.
     leaking = to_numpy(plain(x, use_causal_mask=True))
     assert np.abs(leaking - whole)[:, :4].max() > 1e-3
+
+
+@pytest.mark.parametrize("options", [{}, {"metric_from": "key"}])
+@pytest.mark.parametrize("kind", [PowerLawGraphAttention, PLDRAttention])
+def test_warns_once_of_later_tokens(kind, options):
+    sizes = {"residual_units": 1, "residual_dim": 4}
+    layer, x = kind(2, **sizes, **options), tokens(1, 5, 8)
+    layer(x)
+    with pytest.warns(UserWarning, match="reads later tokens.*causal_metric=True"):
+        layer(x, use_causal_mask=True)
+    layer(x, use_causal_mask=True)  # warnings are errors here
+    chosen = kind(2, **sizes, **options, causal_metric=False)
+    chosen(x, use_causal_mask=True)
+    kind.from_config(chosen.get_config())(x, use_causal_mask=True)
+
+
+def test_a_metric_of_keys_reads_later_tokens_too():
+    layer, x = make_layer(metric_from="key", causal_metric=False, epsilon=0.01), tokens(1, 5, 6)
+    changed = x.copy()
+    changed[:, -1] += np.arange(6)
+    outputs, others = (to_numpy(layer(v, use_causal_mask=True)) for v in (x, changed))
+    assert np.abs(outputs - others)[:, :4].max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("options", "num_weights"), [({}, 675_376), ({"residual_units": 1, "residual_dim": 8}, 7_168)]
+)
+def test_has_the_number_of_weights_of_its_docstring(options, num_weights):
+    layer = PowerLawGraphAttention(2, **options)
+    layer.build((None, None, 32))
+    assert layer.count_params() == num_weights
 
 
 def test_a_metric_of_keys_ignores_queries_and_padding():
@@ -190,6 +221,42 @@ def test_a_metric_of_keys_ignores_queries_and_padding():
         )
     )
     np.testing.assert_allclose(to_numpy(first), to_numpy(second), rtol=1e-4, atol=1e-5)
+
+
+METRIC_ATTENTIONS = {
+    "query": lambda: make_layer(),
+    "key": lambda: make_layer(metric_from="key"),
+    "causal": lambda: make_layer(causal_metric=True),
+    "pldr": lambda: PLDRAttention(2, rotary=None, key_dim=4, **SIZES),
+    "fixed": lambda: MetricAttention(2, use_metric=True),
+}
+
+
+@pytest.mark.parametrize("value_mask", [None, np.arange(5)[None] > 0])
+@pytest.mark.parametrize("name", METRIC_ATTENTIONS)
+def test_a_key_mask_hides_keys_and_values_whatever_the_value_mask_is(name, value_mask):
+    layer = METRIC_ATTENTIONS[name]()
+    query, value, key = tokens(2, 4, 6), tokens(2, 5, 6, seed=1), tokens(2, 5, 6, seed=2)
+    layer.build(query.shape, value.shape, key.shape)
+    randomize(layer)
+    key_mask = np.broadcast_to(np.arange(5) < 3, (2, 5))
+    masks = {"key_mask": key_mask, "value_mask": value_mask}
+    outputs, scores = layer(query, value, key=key, return_attention_scores=True, **masks)
+    cut = layer(query, value[:, :3], key=key[:, :3])
+    np.testing.assert_allclose(to_numpy(outputs), to_numpy(cut), rtol=1e-4, atol=1e-5)
+    assert (to_numpy(scores)[..., 3:] == 0).all()
+    unmasked = layer(query, value, key=key)
+    assert np.abs(to_numpy(unmasked) - to_numpy(cut)).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", METRIC_ATTENTIONS)
+def test_a_query_mask_takes_precedence_over_the_mask(name):
+    layer, x = METRIC_ATTENTIONS[name](), tokens(2, 5, 6)
+    query_mask = np.broadcast_to(np.arange(5) < 3, (2, 5))
+    outputs = layer(x, query_mask=query_mask, mask=np.ones((2, 5), bool))
+    assert (to_numpy(outputs)[:, 3:] == 0).all()
+    cut = layer(x[:, :3])
+    np.testing.assert_allclose(to_numpy(outputs)[:, :3], to_numpy(cut), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("options", [{"metric_from": "key"}, {"causal_metric": True}])

@@ -60,6 +60,7 @@ def check_layer(make_layer, inputs, tmp_path, moves_every_weight=True):
     _check_saved_model(make_layer, inputs, tmp_path)
     # Without compilation JAX runs operation by operation: nobody trains so, and it takes minutes.
     check_fit(make_layer, inputs, moves_every_weight, keras.backend.backend() == "jax")
+    check_fit_of_unbuilt_models(make_layer, inputs)
     _check_mixed_precision(make_layer, inputs)
     _check_mask_goes_on(make_layer, inputs)
 
@@ -106,6 +107,31 @@ def check_fit(make_layer, inputs, moves_every_weight=True, jit_compile=True):
         assert np.isfinite(new).all(), weight.path
         if moves_every_weight and weight.trainable:
             assert (new != old).any(), f"{weight.path} did not move"
+
+
+class SubclassedModel(keras.Model):
+    """Calls its layers one after the other, and has no shape before it is called."""
+
+    def __init__(self, *parts):
+        super().__init__()
+        self.parts = list(parts)
+
+    def call(self, inputs):
+        for part in self.parts:
+            inputs = part(inputs)
+        return inputs
+
+
+def check_fit_of_unbuilt_models(make_layer, inputs):
+    """Checks that a layer can be built by `fit`, which JAX traces meanwhile."""
+    targets = np.ones((*make_layer()(inputs).shape[:-1], 1))
+    for kind in (lambda *parts: keras.Sequential(parts), SubclassedModel):
+        model = kind(make_layer(), keras.layers.Dense(1))
+        model.compile("adam", "mse", jit_compile=keras.backend.backend() == "jax")
+        model.fit(inputs, targets, verbose=0)
+        assert model.layers[0].built
+        for variable in model.variables:
+            assert np.isfinite(to_numpy(variable)).all(), variable.path
 
 
 def _check_mixed_precision(make_layer, inputs):
