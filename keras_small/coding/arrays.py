@@ -108,6 +108,25 @@ def deflate(raw: bytes) -> bytes:
     return _filled_up(zlib.compress(raw, 9), len(raw))
 
 
+def inflate(code: bytes | memoryview, size: int) -> bytes:
+    """Returns the `size` bytes that `deflate` coded.
+
+    Raises:
+        ValueError: If the code is not of so many bytes.
+    """
+    try:
+        raw = zlib.decompressobj().decompress(code, size + 1)
+    except zlib.error as error:
+        raise ValueError(f"the code is not one of Deflate: {error}") from error
+    _check_length(raw, size)
+    return raw
+
+
+def _check_length(raw: bytes | memoryview, size: int) -> None:
+    if len(raw) != size:
+        raise ValueError(f"Expected {size} bytes. Received: {len(raw)}")
+
+
 def _lzma_filters(size: int) -> list[dict[str, int]]:
     """Returns LZMA's settings for so many bytes; its memory is bounded by theirs."""
     return [{"id": lzma.FILTER_LZMA1, "preset": 6, "dict_size": max(2**12, min(size, 2**24))}]
@@ -117,7 +136,9 @@ def _filled_up(code: bytes, size: int) -> bytes:
     return code.ljust(math.ceil(size / MOST_TIMES_LARGER), b"\0")
 
 
-def decode(code: bytes, method: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+def decode(
+    code: bytes | memoryview, method: str, dtype: np.dtype, shape: tuple[int, ...]
+) -> np.ndarray:
     """Returns the array that `encode` coded.
 
     Raises:
@@ -131,10 +152,11 @@ def decode(code: bytes, method: str, dtype: np.dtype, shape: tuple[int, ...]) ->
     size = math.prod(shape) * dtype.itemsize
     if size > MOST_TIMES_LARGER * len(code):
         raise ValueError(f"{len(code)} bytes do not code {size}")
+    raw: bytes | memoryview
     if method == "stored":
         raw = code
     elif method == "deflated":
-        raw = zlib.decompressobj().decompress(code, size + 1)
+        raw = inflate(code, size)
     elif method == "lzma":
         try:
             decoder = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=_lzma_filters(size))
@@ -145,8 +167,7 @@ def decode(code: bytes, method: str, dtype: np.dtype, shape: tuple[int, ...]) ->
         return _decode(memoryview(code), method, dtype, shape)
     else:
         raise ValueError(f"Expected one of {METHODS}. Received: method={method!r}")
-    if len(raw) != size:
-        raise ValueError(f"Expected {size} bytes. Received: {len(raw)}")
+    _check_length(raw, size)
     return np.frombuffer(raw, dtype).reshape(shape)
 
 
