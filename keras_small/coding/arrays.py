@@ -351,7 +351,7 @@ def _decode(code: memoryview, method: str, dtype: np.dtype, shape: tuple[int, ..
     classes = [_used(table) for table in tables[:2]]
     by_row = _symbols(ans, tables.pop(0), int(np.count_nonzero(begins)))
     by_column = _symbols(ans, tables.pop(0), columns)
-    if not (np.isin(by_row, classes[0]).all() and np.isin(by_column, classes[1]).all()):
+    if not (_all_in(by_row, classes[0]) and _all_in(by_column, classes[1])):
         raise ValueError("the code has classes without tables")
     by_row, shared = by_row[np.cumsum(begins > 0) - 1], np.zeros(len(begins), "uint8")
     for row in classes[0] if are_sorted else ():
@@ -368,6 +368,13 @@ def _decode(code: memoryview, method: str, dtype: np.dtype, shape: tuple[int, ..
         integers[:, column] = integers[np.maximum.accumulate(own), column]
     packed = pack(integers.T, bits).reshape(-1, *rest)
     return np.ascontiguousarray(np.moveaxis(packed, 0, axis))
+
+
+def _all_in(symbols: np.ndarray, known: list[int]) -> bool:
+    """Whether all symbols are known ones; `np.isin` takes many times their bytes."""
+    is_known = np.zeros(256, bool)
+    is_known[known] = True
+    return bool(is_known[symbols].all())
 
 
 def _used(table: memoryview) -> list[int]:

@@ -30,6 +30,7 @@ import numpy as np
 
 from keras_small.coding import arrays
 from keras_small.survey.archives import WEIGHTS, temporary_folder, writing_to
+from keras_tnattn.errors import cause_of
 
 _MAGIC, _VERSION = b"TNZ\x89", 1
 # Magic, version, the checksum, and the bytes of the index, deflated and as text.
@@ -40,14 +41,14 @@ _SMALL = 512
 # Maximum bytes of index and config for each byte of the file.
 _TEXT = 16
 # Minimum bytes of the file for each part of an array's name, which becomes a group of HDF5.
-_NAME_PART = 16
+_NAME_PART = 8
 # Maximum bytes of arrays for each byte of the layers' weights (with the states of an optimizer), in
 # any file, and for each byte of the file: arrays that are no weights.
 _STATES, _MORE, _OTHERS = 4, 2**20, 16
 # No weight takes more bytes for a number.
 _NUMBER = 8
-# Booleans, integers, floats, complex numbers, bytes, and what NumPy does not know (bfloat16).
-_KINDS = "biufcSV"
+# Booleans, integers, floats, complex numbers, and what NumPy does not know (bfloat16).
+_KINDS = "biufcV"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,14 +85,9 @@ class _Array:
         if path.is_absolute() or ".." in path.parts or "\\" in self.name or not path.parts:
             raise ValueError(f"Expected a relative path. Received: {self.name}")
         whole = all(isinstance(size, int) and size >= 0 for size in self.shape)
-        if not _is_number(self.type) or not whole:
+        plain = self.type.names is None and self.type.subdtype is None
+        if self.type.kind not in _KINDS or not plain or not whole:
             raise ValueError(f"Expected an array of numbers. Received: {self}")
-
-
-def _is_number(dtype: np.dtype) -> bool:
-    """Whether entries of an array are numbers, or bytes of a fixed size."""
-    plain = dtype.names is None and dtype.subdtype is None
-    return plain and dtype.kind in _KINDS and dtype.itemsize > 0
 
 
 def check_model(
@@ -111,7 +107,7 @@ def check_model(
         >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
         >>> check_model(saved_files(model))
     """
-    _number_of_weights(files[_CONFIG], custom_objects, safe_mode=False)
+    _number_to_code(files, custom_objects)
     with h5py.File(io.BytesIO(files[WEIGHTS])) as weights:
         _groups(files, weights)
 
@@ -143,7 +139,7 @@ def encode_model(
         b'TNZ'
     """
     arrays.coder()
-    weights_of_layers = _number_of_weights(files[_CONFIG], custom_objects, safe_mode=False)
+    weights_of_layers = _number_to_code(files, custom_objects)
     listed: list[_Array] = []
     parts: list[tuple[int, str, int]] = []
     codes: list[bytes] = []
@@ -172,6 +168,20 @@ def encode_model(
     index += bytes(max(0, least - size))
     checked = b"".join([struct.pack("<II", len(index), len(text)), index, *codes])
     return struct.pack("<4sI", _MAGIC, _VERSION) + hashlib.sha256(checked).digest() + checked
+
+
+def _number_to_code(files: Mapping[str, bytes], custom_objects: Mapping[str, Any] | None) -> int:
+    """Returns how many numbers the weights of a model are that is to be coded."""
+    try:
+        return _number_of_weights(files[_CONFIG], custom_objects, safe_mode=False)
+    except MemoryError:
+        raise
+    except Exception as error:  # whatever a layer's own code raises
+        raise ValueError(
+            "Expected layers that can be built in a thread, without values of their weights, which "
+            f"loading a .tnz file begins with. Received: {type(error).__name__}: "
+            f"{cause_of(error)}. Save the model as a .keras file"
+        ) from error
 
 
 def load_model(
@@ -400,11 +410,6 @@ def _groups(files: Mapping[str, bytes], weights: h5py.File) -> list[list[_Array]
     def add(name: str, item: h5py.Group | h5py.Dataset) -> None:
         if not isinstance(item, h5py.Dataset):
             return
-        if item.shape is None or not _is_number(item.dtype):
-            raise ValueError(
-                "Expected layers that save arrays of numbers. Received: "
-                f"{name} of dtype={item.dtype}. Save the model as a .keras file"
-            )
         array = _Array(name, item.dtype.str, item.shape, dict(item.attrs))
         kind = (name.split("/")[0], name.split("/")[-1], array.dtype)
         groups[kind if array.size < _SMALL else ("weights", name)].append(array)
