@@ -32,7 +32,7 @@ from keras_small.asked.promises import PromisedRows
 from keras_small.building.assembly import Assembly, assemble, compile_like, shorten_vectors
 from keras_small.building.biases import BiasCorrection
 from keras_small.building.healing import heal
-from keras_small.building.saving import file_bytes, save_model
+from keras_small.building.saving import check_codable, file_bytes, save_model
 from keras_small.formats import FORMATS
 from keras_small.formats.candidates import byte_count
 from keras_small.planning.choosing import Choice, Chooser
@@ -249,7 +249,9 @@ class CompressionResult:
             FileExistsError: If the file exists, without `overwrite`.
             FileNotFoundError: If the folder does not exist.
             ImportError: If `constriction` is missing for a `.tnz` file.
-            ValueError: If the name ends with something else.
+            OSError: If there is no room for the file, or for temporary files.
+            ValueError: If the name ends with something else, or a layer saves other things than
+                numbers, which no `.tnz` file holds.
         """
         size = save_model(self.model, path, overwrite)
         print(f"{size:>12,} bytes  {Path(path).name}")
@@ -541,6 +543,8 @@ def _compress_model(
     # Without data an example shows whether a model answers, and what reads its weights.
     example = example_inputs(model) if data is None else data.batches[0]
     copy = copy_of(original, example)
+    if options.is_coded:
+        check_codable(model)
     if example is not None:
         check_copy(model, copy.model, example)
     runs = 0 if data is None else len(data.batches)

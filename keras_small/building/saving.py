@@ -5,20 +5,22 @@ file has its small weights inside their headers, and the archive is compressed.
 """
 
 import contextlib
+import io
 import os
 import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import h5py
 import keras
 
 from keras_small import coding
+from keras_small.survey.archives import WEIGHTS, saved_files, writing_to
 from keras_small.survey.copying import custom_objects
 from keras_small.survey.inventory import Inventory
 
-_WEIGHTS = "model.weights.h5"
 # HDF5 stores up to 64 kB of data, header included, in the header of a dataset.
 _MOST_IN_HEADER = 60_000
 
@@ -26,12 +28,12 @@ _MOST_IN_HEADER = 60_000
 def save_model(model: keras.Model, path: str | os.PathLike, overwrite: bool = False) -> int:
     """Writes a built model as one file, in one step, without an optimizer's state.
 
-    If it is compiled, the loaded one is, too, with a new optimizer. Arguments, result and errors
-    are those of `CompressionResult.save`; a `.tnz` file also needs layers with no more than arrays.
+    If it is compiled, the loaded one is, too, with a new optimizer. A link stays, and the file is
+    written where it leads. Arguments, result and errors are those of `CompressionResult.save`; a
+    `.tnz` file also needs layers that save nothing but numbers.
     """
-    path = Path(path)
-    if path.suffix not in (".keras", ".tnz"):
-        raise ValueError(f"Expected a name that ends with .keras or .tnz. Received: path={path}")
+    suffix = _suffix(Path(path))
+    path = Path(os.path.realpath(path))
     if path.is_dir() or (path.exists() and not overwrite):
         way_out = "" if path.is_dir() else ". Pass overwrite=True to replace it"
         raise FileExistsError(f"Expected a new file. Received: path={path}, which exists{way_out}")
@@ -39,34 +41,62 @@ def save_model(model: keras.Model, path: str | os.PathLike, overwrite: bool = Fa
         raise FileNotFoundError(
             f"Expected a folder that exists. Received: path={path}, without {path.parent}"
         )
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".saving-") as folder:
+    content = _content(model, suffix)
+    with (
+        writing_to(path.parent),
+        tempfile.TemporaryDirectory(dir=path.parent, prefix=".saving-") as folder,
+    ):
         small = Path(folder, path.name)
-        size = _write(model, small, Path(folder, "model"))
+        small.write_bytes(content)
         os.replace(small, path)
-    return size
+    return len(content)
+
+
+def _suffix(path: Path) -> str:
+    if path.suffix == ".keras":  # Keras reads no other spelling
+        return ".keras"
+    if path.suffix.lower() == ".tnz":
+        return ".tnz"
+    raise ValueError(f"Expected a name that ends with .keras or .tnz. Received: path={path}")
 
 
 def file_bytes(model: keras.Model, suffix: str = ".keras") -> int:
     """Returns the bytes of the file that `save_model` writes."""
-    with tempfile.TemporaryDirectory() as folder:
-        return _write(model, Path(folder, f"small{suffix}"), Path(folder, "model"))
+    return len(_content(model, suffix))
 
 
-def _write(model: keras.Model, path: Path, folder: Path) -> int:
+def check_codable(model: keras.Model) -> None:
+    """Refuses a model that no `.tnz` file can hold.
+
+    Raises:
+        ValueError: If a layer saves other things than numbers, or cannot be built from its config.
+    """
+    with _ready_to_save(model) as known:
+        coding.check_model(saved_files(model), known)
+
+
+def _content(model: keras.Model, suffix: str) -> bytes:
+    """Returns the bytes of a model's file."""
+    with _ready_to_save(model) as known:
+        files = saved_files(model)
+        if suffix == ".tnz":
+            return coding.encode_model(files, known)
+    files[WEIGHTS] = _compact(files[WEIGHTS])
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name in sorted(files):
+            small = len(files[name]) <= coding.arrays.MOST_FOR_LZMA
+            kind = zipfile.ZIP_LZMA if name == WEIGHTS and small else None
+            archive.writestr(name, files[name], kind)
+    return content.getvalue()
+
+
+@contextlib.contextmanager
+def _ready_to_save(model: keras.Model) -> Iterator[dict[str, Any]]:
+    """Yields the classes of a model that Keras may not know, while its optimizer is a new one."""
     known = custom_objects(Inventory.of(model))
     with keras.saving.custom_object_scope(known), _new_optimizer(model):
-        model.save(folder, zipped=False)
-    if path.suffix == ".tnz":
-        return coding.write_model(folder, path, known)
-    weights = folder / _WEIGHTS
-    _make_compact(weights)
-    lzma = weights.stat().st_size <= coding.arrays.MOST_FOR_LZMA
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for file in sorted(folder.rglob("*")):
-            if file.is_file():
-                kind = zipfile.ZIP_LZMA if lzma and file == weights else None
-                archive.write(file, file.relative_to(folder), kind)
-    return path.stat().st_size
+        yield known
 
 
 @contextlib.contextmanager
@@ -86,11 +116,10 @@ def _new_optimizer(model: keras.Model) -> Iterator[None]:
         model.optimizer = optimizer
 
 
-def _make_compact(path: Path) -> None:
-    """Rewrites an HDF5 file with its datasets alone, those that are small in their headers."""
-    large = path.with_suffix(".large")
-    os.replace(path, large)
-    with h5py.File(large) as old, h5py.File(path, "w", libver="latest") as new:
+def _compact(content: bytes) -> bytes:
+    """Returns an HDF5 file with its datasets alone, those that are small in their headers."""
+    compact = io.BytesIO()
+    with h5py.File(io.BytesIO(content)) as old, h5py.File(compact, "w", libver="latest") as new:
 
         def copy(name: str, item: h5py.Group | h5py.Dataset) -> None:
             if isinstance(item, h5py.Dataset):
@@ -100,4 +129,4 @@ def _make_compact(path: Path) -> None:
                 new.create_dataset(name, data=item[()], dcpl=how).attrs.update(item.attrs)
 
         old.visititems(copy)
-    large.unlink()
+    return compact.getvalue()

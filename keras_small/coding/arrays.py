@@ -108,6 +108,25 @@ def deflate(raw: bytes) -> bytes:
     return _filled_up(zlib.compress(raw, 9), len(raw))
 
 
+def inflate(code: bytes | memoryview, size: int) -> bytes:
+    """Returns the `size` bytes that `deflate` coded.
+
+    Raises:
+        ValueError: If the code is not of so many bytes.
+    """
+    try:
+        raw = zlib.decompressobj().decompress(code, size + 1)
+    except zlib.error as error:
+        raise ValueError(f"the code is not one of Deflate: {error}") from error
+    _check_length(raw, size)
+    return raw
+
+
+def _check_length(raw: bytes | memoryview, size: int) -> None:
+    if len(raw) != size:
+        raise ValueError(f"Expected {size} bytes. Received: {len(raw)}")
+
+
 def _lzma_filters(size: int) -> list[dict[str, int]]:
     """Returns LZMA's settings for so many bytes; its memory is bounded by theirs."""
     return [{"id": lzma.FILTER_LZMA1, "preset": 6, "dict_size": max(2**12, min(size, 2**24))}]
@@ -117,7 +136,9 @@ def _filled_up(code: bytes, size: int) -> bytes:
     return code.ljust(math.ceil(size / MOST_TIMES_LARGER), b"\0")
 
 
-def decode(code: bytes, method: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+def decode(
+    code: bytes | memoryview, method: str, dtype: np.dtype, shape: tuple[int, ...]
+) -> np.ndarray:
     """Returns the array that `encode` coded.
 
     Raises:
@@ -131,10 +152,11 @@ def decode(code: bytes, method: str, dtype: np.dtype, shape: tuple[int, ...]) ->
     size = math.prod(shape) * dtype.itemsize
     if size > MOST_TIMES_LARGER * len(code):
         raise ValueError(f"{len(code)} bytes do not code {size}")
+    raw: bytes | memoryview
     if method == "stored":
         raw = code
     elif method == "deflated":
-        raw = zlib.decompressobj().decompress(code, size + 1)
+        raw = inflate(code, size)
     elif method == "lzma":
         try:
             decoder = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=_lzma_filters(size))
@@ -145,8 +167,7 @@ def decode(code: bytes, method: str, dtype: np.dtype, shape: tuple[int, ...]) ->
         return _decode(memoryview(code), method, dtype, shape)
     else:
         raise ValueError(f"Expected one of {METHODS}. Received: method={method!r}")
-    if len(raw) != size:
-        raise ValueError(f"Expected {size} bytes. Received: {len(raw)}")
+    _check_length(raw, size)
     return np.frombuffer(raw, dtype).reshape(shape)
 
 
@@ -330,7 +351,7 @@ def _decode(code: memoryview, method: str, dtype: np.dtype, shape: tuple[int, ..
     classes = [_used(table) for table in tables[:2]]
     by_row = _symbols(ans, tables.pop(0), int(np.count_nonzero(begins)))
     by_column = _symbols(ans, tables.pop(0), columns)
-    if not (np.isin(by_row, classes[0]).all() and np.isin(by_column, classes[1]).all()):
+    if not (_all_in(by_row, classes[0]) and _all_in(by_column, classes[1])):
         raise ValueError("the code has classes without tables")
     by_row, shared = by_row[np.cumsum(begins > 0) - 1], np.zeros(len(begins), "uint8")
     for row in classes[0] if are_sorted else ():
@@ -347,6 +368,13 @@ def _decode(code: memoryview, method: str, dtype: np.dtype, shape: tuple[int, ..
         integers[:, column] = integers[np.maximum.accumulate(own), column]
     packed = pack(integers.T, bits).reshape(-1, *rest)
     return np.ascontiguousarray(np.moveaxis(packed, 0, axis))
+
+
+def _all_in(symbols: np.ndarray, known: list[int]) -> bool:
+    """Whether all symbols are known ones; `np.isin` takes many times their bytes."""
+    is_known = np.zeros(256, bool)
+    is_known[known] = True
+    return bool(is_known[symbols].all())
 
 
 def _used(table: memoryview) -> list[int]:

@@ -3,20 +3,24 @@
 After a head of fixed size, with the SHA-256 of all that follows, comes an index: JSON, deflated,
 which lists the arrays, with dtypes and shapes, and the parts in which they are coded, each of one
 large array or of several small ones of a kind. The parts follow. The arrays are those of Keras' own
-format; config, metadata and assets are arrays of bytes among them.
+format, as the layers save them; config, metadata and assets are arrays of bytes among them.
+
+What reading takes, in memory and time, is bounded by the bytes of the file. An index that promises
+more than its file may hold has zeros behind it, until the file is large enough.
 """
 
 import collections
 import concurrent.futures
+import contextlib
 import dataclasses
 import hashlib
+import io
 import itertools
 import json
 import math
 import os
 import struct
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -25,15 +29,26 @@ import keras
 import numpy as np
 
 from keras_small.coding import arrays
+from keras_small.survey.archives import WEIGHTS, temporary_folder, writing_to
+from keras_tnattn.errors import cause_of
 
 _MAGIC, _VERSION = b"TNZ\x89", 1
 # Magic, version, the checksum, and the bytes of the index, deflated and as text.
 _HEAD = struct.Struct("<4sI32sII")
-_WEIGHTS = "model.weights.h5"
+_CONFIG = "config.json"
 # Arrays of fewer bytes share their tables with others of their kind.
 _SMALL = 512
-# A file may hold so many times the bytes of its layers, and some more: the states of an optimizer.
-_STATES, _MORE = 4, 2**20
+# Maximum bytes of index and config for each byte of the file.
+_TEXT = 16
+# Minimum bytes of the file for each part of an array's name, which becomes a group of HDF5.
+_NAME_PART = 8
+# Maximum bytes of arrays for each byte of the layers' weights (with the states of an optimizer), in
+# any file, and for each byte of the file: arrays that are no weights.
+_STATES, _MORE, _OTHERS = 4, 2**20, 16
+# No weight takes more bytes for a number.
+_NUMBER = 8
+# Booleans, integers, floats, complex numbers, and what NumPy does not know (bfloat16).
+_KINDS = "biufcV"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,24 +65,60 @@ class _Array:
         return np.dtype(self.dtype or "uint8")
 
     @property
+    def count(self) -> int:
+        return math.prod(self.shape)
+
+    @property
     def size(self) -> int:
-        return math.prod(self.shape) * self.type.itemsize
+        return self.count * self.type.itemsize
+
+    @property
+    def entry(self) -> list[Any]:
+        """What the index has of the array."""
+        entry: list[Any] = [self.name, self.dtype, self.shape]
+        if self.attributes:
+            entry.append(self.attributes)
+        return entry
 
     def __post_init__(self) -> None:
         path = PurePosixPath(self.name)
         if path.is_absolute() or ".." in path.parts or "\\" in self.name or not path.parts:
             raise ValueError(f"Expected a relative path. Received: {self.name}")
         whole = all(isinstance(size, int) and size >= 0 for size in self.shape)
-        if self.type.kind not in "biufV" or not whole:
+        plain = self.type.names is None and self.type.subdtype is None
+        if self.type.kind not in _KINDS or not plain or not whole:
             raise ValueError(f"Expected an array of numbers. Received: {self}")
 
 
-def write_model(folder: Path, path: Path, custom_objects: Mapping[str, Any] | None = None) -> int:
-    """Writes the files of a model that Keras saved into a folder as one `.tnz` file.
+def check_model(
+    files: Mapping[str, bytes], custom_objects: Mapping[str, Any] | None = None
+) -> None:
+    """Refuses a model that no `.tnz` file can hold, without coding it.
 
     Args:
-        folder: What `model.save(folder, zipped=False)` wrote.
-        path: The file.
+        files: The files of the archive that `model.save` writes, by name.
+        custom_objects: As for `load_model`. Default: none.
+
+    Raises:
+        ValueError: If a layer saves other things than numbers, or its config does not build it.
+
+    Example:
+        >>> from keras_small.survey.archives import saved_files
+        >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+        >>> check_model(saved_files(model))
+    """
+    _number_to_code(files, custom_objects)
+    with h5py.File(io.BytesIO(files[WEIGHTS])) as weights:
+        _groups(files, weights)
+
+
+def encode_model(
+    files: Mapping[str, bytes], custom_objects: Mapping[str, Any] | None = None
+) -> bytes:
+    """Returns the `.tnz` file of a model that Keras saved.
+
+    Args:
+        files: The files of the archive that `model.save` writes, by name.
         custom_objects: As for `load_model`. Default: none.
 
     Returns:
@@ -75,34 +126,62 @@ def write_model(folder: Path, path: Path, custom_objects: Mapping[str, Any] | No
 
     Raises:
         ImportError: If `constriction` is missing.
-        ValueError: If the file would not give the same arrays again, such as texts.
+        ValueError: If a layer saves other things than numbers, or its config does not build it.
 
     Example:
-        ```python notest
-        model.save("folder", zipped=False)
-        write_model(Path("folder"), Path("small.tnz"))
-        ```
+        >>> from keras_small.survey.archives import saved_files
+        >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+        >>> try:
+        ...     content = encode_model(saved_files(model))
+        ... except ImportError:  # constriction is missing
+        ...     content = b"TNZ"
+        >>> content[:3]
+        b'TNZ'
     """
     arrays.coder()
-    groups, listed, parts, codes = _groups(folder), [], [], []
-    for group in groups:
-        values = [_value(folder, array) for array in group]
-        whole = values[0] if len(group) == 1 else np.concatenate([v.ravel() for v in values])
-        method, code = arrays.encode(whole)
-        listed += [[a.name, a.dtype, a.shape, *[a.attributes] * bool(a.attributes)] for a in group]
-        parts.append([len(group), method, len(code)])
-        codes.append(code)
-    text = json.dumps({"arrays": listed, "parts": parts}, separators=(",", ":")).encode()
+    weights_of_layers = _number_to_code(files, custom_objects)
+    listed: list[_Array] = []
+    parts: list[tuple[int, str, int]] = []
+    codes: list[bytes] = []
+    with h5py.File(io.BytesIO(files[WEIGHTS])) as weights:
+        for group in _groups(files, weights):
+            values = [_value(files, weights, array) for array in group]
+            joined = np.concatenate([v.ravel() for v in values]) if len(group) > 1 else values[0]
+            method, code = arrays.encode(joined)
+            again = arrays.decode(code, method, joined.dtype, joined.shape)
+            if again.tobytes() != joined.tobytes():
+                raise ValueError(f"Expected to decode {group[0].name} as it was")
+            listed += group
+            parts.append((len(group), method, len(code)))
+            codes.append(code)
+    entries = [array.entry for array in listed]
+    text = json.dumps({"arrays": entries, "parts": parts}, separators=(",", ":")).encode()
     index = arrays.deflate(text)
+    least = max(
+        _bytes_for_text(text),
+        _bytes_for_text(files[_CONFIG]),
+        _bytes_for_names(array.name for array in listed),
+        _bytes_for_layers(weights_of_layers),
+        _bytes_for_arrays(listed, weights_of_layers),
+    )
+    size = _HEAD.size + len(index) + sum(map(len, codes))
+    index += bytes(max(0, least - size))
     checked = b"".join([struct.pack("<II", len(index), len(text)), index, *codes])
-    head = struct.pack("<4sI", _MAGIC, _VERSION) + hashlib.sha256(checked).digest()
-    path.write_bytes(head + checked)
-    file = _File.of(path.read_bytes())
-    file.check_layers(custom_objects, safe_mode=False)
-    for array, value in file.values():
-        if value.tobytes() != _value(folder, array).tobytes():
-            raise ValueError(f"{array.name} changed in {path}")
-    return path.stat().st_size
+    return struct.pack("<4sI", _MAGIC, _VERSION) + hashlib.sha256(checked).digest() + checked
+
+
+def _number_to_code(files: Mapping[str, bytes], custom_objects: Mapping[str, Any] | None) -> int:
+    """Returns how many numbers the weights of a model are that is to be coded."""
+    try:
+        return _number_of_weights(files[_CONFIG], custom_objects, safe_mode=False)
+    except MemoryError:
+        raise
+    except Exception as error:  # whatever a layer's own code raises
+        raise ValueError(
+            "Expected layers that can be built in a thread, without values of their weights, which "
+            f"loading a .tnz file begins with. Received: {type(error).__name__}: "
+            f"{cause_of(error)}. Save the model as a .keras file"
+        ) from error
 
 
 def load_model(
@@ -111,8 +190,8 @@ def load_model(
     """Loads the model of a `.tnz` file, the same as that of the `.keras` file.
 
     Integers stay integers: the model takes the memory of its packed weights. A file that is
-    damaged, or that asks for more memory than its bytes and its layers account for, is refused
-    before memory is taken.
+    damaged, or that asks for more memory than its bytes account for, is refused before memory is
+    taken.
 
     Args:
         path: The file.
@@ -126,6 +205,7 @@ def load_model(
     Raises:
         FileNotFoundError: If there is no such file.
         ImportError: If `constriction` is missing.
+        OSError: If the folder for temporary files has no room for the weights.
         ValueError: If the file is not a whole `.tnz` file.
 
     Example:
@@ -150,12 +230,26 @@ def load_model(
     """
     arrays.coder()
     data = Path(path).read_bytes()
+    with temporary_folder() as folder:
+        with _refusals(path):
+            file = _File.of(data)
+            file.check_layers(custom_objects, safe_mode)
+            unpacked = file.unpacked()
+        with writing_to(folder.parent):
+            for name, content in unpacked.items():
+                target = folder / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(content)
+        del unpacked  # the layers take their memory
+        with _refusals(path):
+            return keras.models.load_model(folder, custom_objects, safe_mode=safe_mode)
+
+
+@contextlib.contextmanager
+def _refusals(path: str | os.PathLike) -> Iterator[None]:
+    """Says of any error that the file is no model's."""
     try:
-        file = _File.of(data)
-        file.check_layers(custom_objects, safe_mode)
-        with tempfile.TemporaryDirectory() as name:
-            file.unpack(Path(name))
-            return keras.models.load_model(name, custom_objects, safe_mode=safe_mode)
+        yield
     except MemoryError:
         raise
     except Exception as error:  # whatever Keras raises of a config that it did not write
@@ -166,9 +260,10 @@ def load_model(
 
 @dataclasses.dataclass(frozen=True)
 class _File:
-    """What a file holds: the arrays of each part, its method, and its code."""
+    """What a file holds: its bytes, and the arrays of each part, its method, and its code."""
 
-    parts: list[tuple[list[_Array], str, bytes]]
+    size: int
+    parts: list[tuple[list[_Array], str, memoryview]]
 
     @classmethod
     def of(cls, data: bytes) -> "_File":
@@ -177,25 +272,37 @@ class _File:
         _, version, digest, packed, size = _HEAD.unpack_from(data)
         if version != _VERSION:
             raise ValueError(f"of version {version}: this program reads version {_VERSION}")
-        if hashlib.sha256(data[40:]).digest() != digest:
+        content = memoryview(data)
+        if hashlib.sha256(content[40:]).digest() != digest:
             raise ValueError("which is damaged: its checksum differs")
-        code = data[_HEAD.size : _HEAD.size + packed]
-        text = arrays.decode(code, "deflated", np.dtype("uint8"), (size,))
-        index = json.loads(text.tobytes())
+        if size > _TEXT * len(data):
+            raise ValueError(f"which is too small for an index of {size:,} bytes")
+        start = _HEAD.size + packed
+        text = arrays.inflate(content[_HEAD.size : start], size)
+        _check_size(len(data), _bytes_for_text(text), "its index")
+        index = json.loads(text)
+        _check_size(len(data), _bytes_for_names(n for n, *_ in index["arrays"]), "its arrays")
         listed = iter(
             _Array(name, dtype, tuple(shape), *rest)
             for name, dtype, shape, *rest in index["arrays"]
         )
-        parts, start = [], _HEAD.size + packed
+        parts = []
         for number, method, length in index["parts"]:
             group = list(itertools.islice(listed, number))
-            parts.append((group, method, data[start : start + length]))
+            if not group:
+                raise ValueError("whose index has a part without arrays")
+            parts.append((group, method, content[start : start + length]))
             if sum(array.size for array in group) > arrays.MOST_TIMES_LARGER * length:
                 raise ValueError(f"{length} bytes cannot be {group[0].name}")
             start += length
         if start != len(data) or next(listed, None) is not None:
             raise ValueError("whose index does not list what follows it")
-        return cls(parts)
+        return cls(len(data), parts)
+
+    @property
+    def listed(self) -> list[_Array]:
+        """All arrays, those of files included."""
+        return [array for group, _, _ in self.parts for array in group]
 
     def values(self) -> Iterator[tuple[_Array, np.ndarray]]:
         """Decodes part after part."""
@@ -203,91 +310,115 @@ class _File:
             if len(group) == 1:
                 yield group[0], arrays.decode(code, method, group[0].type, group[0].shape)
                 continue
-            sizes = [math.prod(array.shape) for array in group]
-            whole = arrays.decode(code, method, group[0].type, (sum(sizes),))
-            values = np.split(whole, list(itertools.accumulate(sizes[:-1])))
+            counts = [array.count for array in group]
+            joined = arrays.decode(code, method, group[0].type, (sum(counts),))
+            values = np.split(joined, list(itertools.accumulate(counts[:-1])))
             for array, value in zip(group, values, strict=True):
                 yield array, value.reshape(array.shape)
 
     def check_layers(self, custom_objects: Mapping[str, Any] | None, safe_mode: bool) -> None:
-        """Compares the shapes of the arrays with those of the layers, which take no memory."""
+        """Compares the bytes of the arrays with the layers, which take no memory here."""
         (config,) = (
             arrays.decode(code, method, group[0].type, group[0].shape).tobytes()
             for group, method, code in self.parts
-            if group[0].name == "config.json"
+            if group[0].name == _CONFIG and not group[0].dtype
         )
-        known = dict(custom_objects or {})  # and what a scope has, which only this thread knows
+        _check_size(self.size, _bytes_for_text(config), "its config")
+        weights = _number_of_weights(config, custom_objects, safe_mode)
+        _check_size(self.size, _bytes_for_layers(weights), f"{weights:,} weights of its layers")
+        held = sum(array.size for array in self.listed if array.dtype)
+        least = _bytes_for_arrays(self.listed, weights)
+        _check_size(self.size, least, f"{held:,} bytes of arrays that its layers do not need")
 
-        def read(entry: dict[str, Any]) -> dict[str, Any]:
-            """Returns a config of a layer that makes no states, which are no weights."""
-            for name in map(entry.get, ("class_name", "registered_name", "config")):
-                if isinstance(name, str):
-                    found = keras.saving.get_registered_object(name)
-                    if found is not None:
-                        known[name] = found
-            return {**entry, "stateful": False} if entry.get("stateful") is True else entry
-
-        shapes = _shapes(json.loads(config, object_hook=read), known, safe_mode)
-        held = [array for group, _, _ in self.parts for array in group if array.dtype]
-        missing = shapes - collections.Counter(array.shape for array in held)
-        if missing:
-            raise ValueError(f"without arrays of the shapes {sorted(missing)} of its layers")
-        size = sum(array.size for array in held)
-        needed = 8 * sum(math.prod(shape) * number for shape, number in shapes.items())
-        if size > _STATES * needed + _MORE:
-            raise ValueError(f"of {size:,} bytes of arrays; its layers need at most {needed:,}")
-
-    def unpack(self, folder: Path) -> None:
-        """Writes the files that Keras saved."""
-        with h5py.File(folder / _WEIGHTS, "w", libver="latest") as weights:
+    def unpacked(self) -> dict[str, bytes]:
+        """Returns the files that Keras saved, by name."""
+        files: dict[str, bytes] = {}
+        content = io.BytesIO()
+        with h5py.File(content, "w", libver="latest") as weights:
             for array, value in self.values():
                 if array.dtype:
                     dataset = weights.create_dataset(array.name, data=value)
                     dataset.attrs.update(array.attributes)
                 else:
-                    file = folder / array.name
-                    file.parent.mkdir(parents=True, exist_ok=True)
-                    file.write_bytes(value.tobytes())
+                    files[array.name] = value.tobytes()
+        return {**files, WEIGHTS: content.getvalue()}
 
 
-def _shapes(
-    config: dict[str, Any], custom_objects: Mapping[str, Any], safe_mode: bool
-) -> collections.Counter[tuple[int, ...]]:
-    """Returns the shapes of the weights of a model by its config, without making the weights."""
+def _check_size(size: int, least: int, what: str) -> None:
+    """Refuses a file of fewer bytes than what it promises needs."""
+    if size < least:
+        raise ValueError(f"whose {size:,} bytes are too few for {what}: at least {least:,}")
 
-    def build() -> collections.Counter[tuple[int, ...]]:
+
+def _bytes_for_text(text: bytes) -> int:
+    """Returns the minimum bytes of a file with such JSON; each of its entries takes memory."""
+    entries = sum(text.count(sign) for sign in (b",", b"[", b"{"))
+    return max(math.ceil(len(text) / _TEXT), entries)
+
+
+def _bytes_for_names(names: Iterable[str]) -> int:
+    """Returns the minimum bytes of a file with arrays of such names."""
+    return _NAME_PART * sum(name.count("/") + 1 for name in names)
+
+
+def _bytes_for_layers(weights: int) -> int:
+    """Returns the minimum bytes of a file whose layers have so many numbers in their weights."""
+    return math.ceil(weights / arrays.MOST_TIMES_LARGER)
+
+
+def _bytes_for_arrays(listed: Sequence[_Array], weights: int) -> int:
+    """Returns the minimum bytes of a file with such arrays, some of which are no weights."""
+    held = sum(array.size for array in listed if array.dtype)
+    others = held - _STATES * _NUMBER * weights - _MORE
+    return math.ceil(max(0, others) / _OTHERS)
+
+
+def _number_of_weights(
+    config: bytes, custom_objects: Mapping[str, Any] | None, safe_mode: bool
+) -> int:
+    """Returns how many numbers a model's weights are, by its config, without making the weights."""
+    known = dict(custom_objects or {})  # and what a scope has, which only this thread knows
+
+    def read(entry: dict[str, Any]) -> dict[str, Any]:
+        """Returns a config of a layer that makes no states, which are no weights."""
+        for name in map(entry.get, ("class_name", "registered_name", "config")):
+            if isinstance(name, str):
+                found = keras.saving.get_registered_object(name)
+                if found is not None:
+                    known[name] = found
+        return {**entry, "stateful": False} if entry.get("stateful") is True else entry
+
+    fields = {**json.loads(config, object_hook=read), "compile_config": None}
+
+    def build() -> int:
         with keras.StatelessScope(initialize_variables=False):
-            model = keras.saving.deserialize_keras_object(
-                {**config, "compile_config": None}, custom_objects, safe_mode
-            )
-        return collections.Counter(tuple(weight.shape) for weight in model.weights)
+            model = keras.saving.deserialize_keras_object(fields, known, safe_mode)
+        return sum(math.prod(weight.shape) for weight in model.weights)
 
     # Keras notes in its state, which each thread has for itself, what it has not initialized yet.
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
         return thread.submit(build).result()
 
 
-def _groups(folder: Path) -> list[list[_Array]]:
-    """Returns the arrays of a folder, the small ones of a kind together."""
-    files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name != _WEIGHTS)
+def _groups(files: Mapping[str, bytes], weights: h5py.File) -> list[list[_Array]]:
+    """Returns the arrays of a model's files, the small ones of a kind together."""
     groups: dict[Any, list[_Array]] = collections.defaultdict(list)
-    for file in files:
-        name = file.relative_to(folder).as_posix()
-        groups[name] = [_Array(name, "", (file.stat().st_size,))]
+    for name in sorted(files):
+        if name != WEIGHTS:
+            groups[name] = [_Array(name, "", (len(files[name]),))]
 
     def add(name: str, item: h5py.Group | h5py.Dataset) -> None:
-        if isinstance(item, h5py.Dataset):
-            array = _Array(name, item.dtype.str, item.shape, dict(item.attrs))
-            kind = (name.split("/")[0], name.split("/")[-1], array.dtype)
-            groups[kind if array.size < _SMALL else name].append(array)
+        if not isinstance(item, h5py.Dataset):
+            return
+        array = _Array(name, item.dtype.str, item.shape, dict(item.attrs))
+        kind = (name.split("/")[0], name.split("/")[-1], array.dtype)
+        groups[kind if array.size < _SMALL else ("weights", name)].append(array)
 
-    with h5py.File(folder / _WEIGHTS) as weights:
-        weights.visititems(add)
+    weights.visititems(add)
     return list(groups.values())
 
 
-def _value(folder: Path, array: _Array) -> np.ndarray:
-    if not array.dtype:
-        return np.frombuffer((folder / array.name).read_bytes(), "uint8")
-    with h5py.File(folder / _WEIGHTS) as weights:
+def _value(files: Mapping[str, bytes], weights: h5py.File, array: _Array) -> np.ndarray:
+    if array.dtype:
         return weights[array.name][()]
+    return np.frombuffer(files[array.name], "uint8")

@@ -57,7 +57,7 @@ def load(name: str | os.PathLike) -> Any:
         >>> translate("terça-feira, 17 de dezembro de 1963")
         'Tuesday, December 17, 1963'
     """
-    if Path(name).suffix == ".tnz":
+    if Path(name).suffix.lower() == ".tnz":
         return load_model(name)
     own = _HERE / str(name)
     folder = own if str(name) in names() else Path(name)

@@ -5,7 +5,6 @@ State that is neither in a config nor in the weights, such as lookup tables and 
 """
 
 import inspect
-import tempfile
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ import keras
 import numpy as np
 
 from keras_small.asked.batches import data_errors, outputs_of
+from keras_small.survey.archives import WEIGHTS, saved_folder
 from keras_small.survey.inventory import Inventory, contents, entries, layers_by_address
 from keras_small.survey.replacing import replace
 from keras_tnattn.errors import cause_of
@@ -26,17 +26,15 @@ def copy_of(original: Inventory, sample: Any = None) -> Inventory:
     A copy that its config cannot build is built by `sample`, inputs of the model.
 
     Raises:
+        OSError: If the folder for temporary files has no room.
         ValueError: If the model cannot be saved and loaded.
     """
     model = original.model
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        keras.saving.custom_object_scope(custom_objects(original)),
-    ):
-        # A folder, because Keras writes and reads an archive by way of the memory.
-        path = Path(folder, "model")
-        try:
-            model.save(path, zipped=False)
+    try:
+        with (
+            keras.saving.custom_object_scope(custom_objects(original)),
+            saved_folder(model) as path,
+        ):
             try:
                 copy = keras.saving.load_model(path, compile=False, safe_mode=False)
                 loaded = len(copy.weights) == len(model.weights)
@@ -48,14 +46,14 @@ def copy_of(original: Inventory, sample: Any = None) -> Inventory:
             twin = original.of_copy(copy)
             _copy_states(original, twin)
             return twin
-        except MemoryError:
-            raise
-        except Exception as error:  # whatever a layer's own code raises
-            raise ValueError(
-                f"Could not copy {model.name} ({type(model).__name__}) by saving and loading it. "
-                "Does `get_config` of each of its own classes return all arguments of the "
-                f"constructor? {type(error).__name__}: {cause_of(error)}"
-            ) from error
+    except (MemoryError, OSError):
+        raise
+    except Exception as error:  # whatever a layer's own code raises
+        raise ValueError(
+            f"Could not copy {model.name} ({type(model).__name__}) by saving and loading it. "
+            "Does `get_config` of each of its own classes return all arguments of the "
+            f"constructor? {type(error).__name__}: {cause_of(error)}"
+        ) from error
 
 
 def with_layers(
@@ -96,7 +94,7 @@ def _build_copy(model: keras.Model, sample: Any, path: Path, loading: ValueError
         with warnings.catch_warnings():
             # Of layers that are not in the file; `check_copy` compares the outputs.
             warnings.filterwarnings("ignore", "Skipping nested container")
-            new.load_weights(path / "model.weights.h5")
+            new.load_weights(path / WEIGHTS)
     except ValueError:
         # Keras saves a layer once that several layers hold, but makes each of them its own.
         old_layers = dict(layers_by_address(model))

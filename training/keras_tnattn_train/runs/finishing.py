@@ -30,9 +30,11 @@ def finish(
     Returns:
         The results; `exported` is the path of the exported model, if there is one.
     """
+    from keras_small.survey.archives import saved_archive
+
     try:
         with replacing(run.folder / "model.keras") as path:
-            model.save(path)
+            path.write_bytes(saved_archive(model).getbuffer())
         if write is not None and isinstance(config, ExportConfig) and config.export:
             results["exported"] = str(_export_once(config, run, write))
         run.finish(results)

@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from keras_small.survey.archives import saved_archive
 from keras_tnattn.models.freezing import freeze_metric
 from keras_tnattn_train.runs.run import RESUME_HINT, Run
 from keras_tnattn_train.system.files import WriteError, replacing
@@ -28,7 +29,7 @@ def freeze(
         return model, {"layers": 0, "reason": str(error)}
     try:
         with replacing(run.folder / LIVE) as path:
-            model.save(path)
+            path.write_bytes(saved_archive(model).getbuffer())
     except WriteError as error:
         raise type(error)(f"{error}. {RESUME_HINT}") from error
     print(frozen)
