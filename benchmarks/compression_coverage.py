@@ -281,7 +281,7 @@ def checked(name: str) -> dict[str, Any]:
     model = layer_model(name) if name in KERAS else hub_model(name)
     inputs = inputs_for(model)
     start = time.perf_counter()
-    result = compress(model, bits=8, data=inputs, effort="fast", verbose=0)
+    result = compress(model, bits=8, data=inputs, verbose=0)
     seconds = time.perf_counter() - start
     report = result.report
     expected, actual = _outputs(model, inputs), _outputs(result.model, inputs)

@@ -24,7 +24,7 @@ model = keras.Sequential(
 model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
 model.fit(x, y, epochs=20, verbose=0)
 
-result = keras_small.compress(model, target=8, data=x, verbose=0)
+result = keras_small.compress(model, 8, data=x, verbose=0)
 size = result.save("small.keras", overwrite=True)
 small = keras.models.load_model("small.keras")
 small.compile(metrics=["accuracy"])

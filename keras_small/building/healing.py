@@ -1,9 +1,10 @@
 """Fine-tunes a compressed model with the original model's outputs as targets."""
 
 import contextlib
+import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -19,10 +20,41 @@ from keras_small.asked.batches import (
     number_of_batches,
     number_of_inputs,
 )
-from keras_small.asked.goals import Healing
 from keras_small.asked.progress import tell
+from keras_small.asked.renumbering import Renumbering
 from keras_small.building.rounding import AnyRounding, rounded_values
+from keras_tnattn.checks import check_int
 from keras_tnattn.typing import Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Healing:
+    """How a small model is trained; the attributes are arguments of `CompressionResult.heal`."""
+
+    epochs: int
+    learning_rate: float
+    batch_size: int
+    label_weight: float
+    loss: Any
+    outputs: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.outputs and self.label_weight:
+            raise ValueError(
+                "Expected either outputs of layers as targets or labels. "
+                f"Received: outputs={list(self.outputs)}, label_weight={self.label_weight}"
+            )
+        check_int("epochs", self.epochs)
+        check_int("batch_size", self.batch_size)
+        if not 0 < self.learning_rate < math.inf:
+            raise ValueError(
+                f"Expected a positive number. Received: learning_rate={self.learning_rate}"
+            )
+
+    @property
+    def imitates_outputs(self) -> bool:
+        """Whether the targets are the original's outputs, and no labels or loss of one's own."""
+        return self.loss is None and self.label_weight <= 0
 
 
 class _Student(keras.Model):
@@ -71,7 +103,7 @@ def heal(
     teacher: keras.Model,
     dataset: Any,
     how: Healing,
-    renumbered: Callable[[Any], Any],
+    renumbering: Renumbering,
     kernels: Sequence[AnyRounding] = (),
 ) -> list[float]:
     """Trains `model` towards the outputs of `teacher`, both as at inference, without dropout.
@@ -83,7 +115,8 @@ def heal(
     in the second half of the epochs.
 
     Returns the mean loss of each epoch; arguments and errors are those of `CompressionResult.heal`.
-    `renumbered` takes the teacher's inputs to those of `model`; `kernels` are trained as integers.
+    `renumbering` converts the teacher's inputs to those of `model`; `kernels` are trained as
+    integers.
     """
     if how.epochs > 1 and isinstance(dataset, Iterator):
         raise ValueError(
@@ -120,7 +153,7 @@ def heal(
                 rise, fall = (step + 1) / (0.05 * steps), (steps - step) / (0.95 * steps)
                 optimizer.learning_rate = rate * min(1.0, rise, fall)
                 step += 1
-            value = float(np.ravel(student.train_on_batch(renumbered(inputs), targets))[0])
+            value = float(np.ravel(student.train_on_batch(renumbering(inputs), targets))[0])
             if not np.isfinite(value):
                 raise ValueError(f"The loss became {value} in epoch {epoch + 1} of healing. {hint}")
             total, count = total + value, count + 1

@@ -37,6 +37,8 @@ FORMATS: dict[str, ModuleType] = {
     "spatial": spatial,
     "coded": coded,
 }
+# The formats among which `compress` can be asked to choose.
+OPTIONAL_FORMATS = tuple(name for name in FORMATS if name not in ("dense", "coded"))
 # The formats whose factors of kernels become integers.
 _FACTORS = ("low_rank", "tucker", "spatial")
 

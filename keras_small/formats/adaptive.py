@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 import keras
 import numpy as np
 
-from keras_small.building.grouped_rows import random_rotation
 from keras_small.formats.candidates import Candidate, item_size
+from keras_small.formats.grouped_rows import random_rotation
 from keras_small.storage import even_levels
 from keras_small.storage.adaptive_embedding import (
     AdaptiveEmbedding,
@@ -90,8 +90,8 @@ class _Table:
         self._factors, weights = self._errors.factors, self._errors.weights
         coordinates = self._factors.coordinates
         importance = weights * np.einsum("vk,vk->v", coordinates, coordinates)
-        self._renumber = statistics.renumber
-        importance[: self._renumber or 0] = np.inf  # these ids stay, in front of all others
+        self._kept_ids = statistics.kept_ids
+        importance[: self._kept_ids or 0] = np.inf  # these ids stay, in front of all others
         self._importance = importance
         self._order = np.argsort(-importance, kind="stable")
         self._places = np.argsort(self._order)
@@ -160,7 +160,7 @@ class _Table:
             size += self._number * self._basis[:rank].size
         else:
             size += basis_bytes(rank, self._basis.shape[1]) + 4 * len(blocks)
-        if self._renumber is None:
+        if self._kept_ids is None:
             size += position_bytes(len(self._order)) * len(self._order)
         bits = [block.level.bits for block in blocks if block.level.bits is not None]
         quantize = functools.partial(AdaptiveEmbedding.quantized, block_bits=bits) if bits else None
@@ -174,7 +174,7 @@ class _Table:
             functools.partial(self._make, blocks),
             quantize,
             weighted_error=weighted,
-            id_order=lambda: None if self._renumber is None else self._order,
+            id_order=lambda: None if self._kept_ids is None else self._order,
         )
 
     def _make(self, blocks: Sequence[_Block]) -> AdaptiveEmbedding:
@@ -184,7 +184,7 @@ class _Table:
             self._layer.output_dim,
             [block.rows for block in blocks],
             ranks,
-            reorder_rows=self._renumber is None,
+            reorder_rows=self._kept_ids is None,
             **embedding_options(self._layer),
         )
         layer.build()
@@ -195,7 +195,7 @@ class _Table:
             for ids, rank in zip(groups, ranks, strict=True)
         ]
         layer.assign_blocks(coordinates, self._basis[: max(ranks)])
-        if self._renumber is None:
+        if self._kept_ids is None:
             layer.assign_positions(self._places)
         return layer
 

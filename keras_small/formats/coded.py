@@ -109,7 +109,7 @@ def _table_candidates(layer: keras.layers.Embedding, statistics: Statistics) -> 
         return []
     errors = TableErrors(layer, statistics)
     factors = errors.factors
-    rotation = _rotation(factors.coordinates, _ROTATIONS * (statistics.renumber is not None))
+    rotation = _rotation(factors.coordinates, _ROTATIONS if statistics.kept_ids is not None else 0)
     coordinates = factors.coordinates @ rotation
     basis = (rotation.T @ factors.basis).astype("float32")
     of_basis = factors.squares @ np.square(rotation)
@@ -133,9 +133,9 @@ def _table_candidates(layer: keras.layers.Embedding, statistics: Statistics) -> 
         classes = np.rint(_STEP_CLASSES * np.log2(steps[0].max() / steps[0])).astype("uint8")
         order, told = None, some
         rows: np.ndarray | slice = slice(None)
-        if statistics.renumber is not None:
+        if statistics.kept_ids is not None:
             integers = _integers(coordinates, steps[0])
-            order = told = rows = arrays.sorted_rows(classes, integers, statistics.renumber)
+            order = told = rows = arrays.sorted_rows(classes, integers, statistics.kept_ids)
         integers = _integers(coordinates[told], steps[0][told])
         coded = coded_bytes(integers, coordinates.size, are_sorted=order is not None)
         whole = classes[rows], _integers(basis, steps[1])

@@ -8,8 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_small.building import grouped_rows
-from keras_small.formats import chains, recurrent
+from keras_small.formats import chains, grouped_rows, recurrent
 from keras_small.formats.candidates import (
     GROUP,
     Candidate,

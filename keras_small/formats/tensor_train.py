@@ -19,7 +19,7 @@ import numpy as np
 from keras import ops
 
 from keras_small.asked.progress import tell
-from keras_small.building import grouped_rows
+from keras_small.formats import grouped_rows
 from keras_small.formats.candidates import Candidate, factor_bytes, item_size
 from keras_small.storage.convolution_factors import kernel_error
 from keras_small.storage.quantized_embeddings import QuantizedTTEmbedding, rounded_core
@@ -155,9 +155,8 @@ class _GroupedRows:
         weights: The weights of the rows.
         basis: Array `(K, D)`: the third core or, if `K = D`, a factor of the second.
         inverse_basis: The inverse of `basis`, if `K = D`.
-        renumber: The number of leading ids that stay if the others may be renumbered, or `None`.
+        kept_ids: The number of leading ids that stay if the others may be renumbered, or `None`.
         bits: Bits of the integers, or `None` for floats.
-        fast: Whether to improve it for a shorter time.
         first: Both cores of the rows and the places of the rows, to begin with.
         first_error: The error of these, as the SVD sees it.
     """
@@ -167,9 +166,8 @@ class _GroupedRows:
     weights: np.ndarray
     basis: np.ndarray
     inverse_basis: np.ndarray
-    renumber: int | None
+    kept_ids: int | None
     bits: int | None
-    fast: bool
     first: tuple[np.ndarray, np.ndarray, np.ndarray]
     first_error: float
 
@@ -185,12 +183,12 @@ class _GroupedRows:
     @property
     def _bytes_of_positions(self) -> int:
         rows = len(self.rows)
-        return 0 if self.renumber is not None else rows * (2 if rows <= 2**16 else 4)
+        return 0 if self.kept_ids is not None else rows * (2 if rows <= 2**16 else 4)
 
     @functools.cached_property
     def best(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The cores and the places, improved in turns; with `bits`, fit to be rounded."""
-        a, b, places = self._improve(2 if self.fast else _ROUNDS)
+        a, b, places = self._improve(_ROUNDS)
         if self.bits is None:
             return a, b, places
         a, b = grouped_rows.rotate(*grouped_rows.balance(a, b))
@@ -205,7 +203,7 @@ class _GroupedRows:
             a, b = grouped_rows.refit(a, b, self.rows, self.weights, places)
             shift = 0.5 * (turn % 2)
             places = grouped_rows.rearrange(
-                a, b, self.rows, self.weights, places, self.renumber or 0, shift=shift
+                a, b, self.rows, self.weights, places, self.kept_ids or 0, shift=shift
             )
         return *grouped_rows.refit(a, b, self.rows, self.weights, places, sweeps=2), places
 
@@ -246,7 +244,7 @@ class _GroupedRows:
         return [a[None, :, None], b[:, :, None], self.basis[:, None, :, None]]
 
     def make(self) -> TTEmbedding:
-        """Returns the embedding; without `renumber` a table of positions maps the ids to places."""
+        """Returns the embedding; without `kept_ids` a table of positions maps the ids to places."""
         a, b, places = self.best
         cores = self._cores(a, b)
         new = TTEmbedding(
@@ -255,17 +253,17 @@ class _GroupedRows:
             tuple(core.shape[1] for core in cores),
             tuple(core.shape[2] for core in cores),
             self.ranks,
-            reorder_rows=self.renumber is None,
+            reorder_rows=self.kept_ids is None,
             **embedding_options(self.layer),
         )
         new.build()
         new.assign_cores(cores)
-        if self.renumber is None:
+        if self.kept_ids is None:
             new.positions.assign(places)
         return new
 
     def id_order(self) -> np.ndarray | None:
-        return None if self.renumber is None else np.argsort(self.best[2])
+        return None if self.kept_ids is None else np.argsort(self.best[2])
 
 
 def _grouped_rows(
@@ -278,10 +276,9 @@ def _grouped_rows(
     """Returns the tensor trains to try: a list for each number of columns of the coordinates."""
     num_rows, columns = factors.coordinates.shape
     weights = weights.astype("float32")
-    places = grouped_rows.similar_places(factors.coordinates, statistics.renumber or 0)
+    places = grouped_rows.similar_places(factors.coordinates, statistics.kept_ids or 0)
     total = factors.squares.sum() or 1.0
-    shares = _WIDTHS[3::4] if statistics.fast else _WIDTHS
-    widths = sorted({max(1, round(share * columns)) for share in shares})
+    widths = sorted({max(1, round(share * columns)) for share in _WIDTHS})
     groups = []
     for number, width in enumerate(widths, 1):
         tell("  tensor trains: group %d of %d", number, len(widths))
@@ -301,13 +298,12 @@ def _grouped_rows(
                     weights,
                     basis,
                     factors.inverse,
-                    statistics.renumber,
+                    statistics.kept_ids,
                     bits,
-                    statistics.fast,
                     (a[:, :rank], b[:rank], places),
                     float(np.sqrt((left[rank] * inside + outside) / total)),
                 )
-                for rank in (ranks[::3] if statistics.fast else ranks)
+                for rank in ranks
             ]
         )
     return groups

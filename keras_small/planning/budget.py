@@ -53,9 +53,7 @@ def _not_dominated(
     return best
 
 
-def within_tolerance(
-    candidates: Sequence[Candidate], tolerance: float, accepts: Callable[[Candidate], bool]
-) -> Candidate:
-    """Returns the smallest candidate that is accepted and whose error is at most `tolerance`."""
+def within_tolerance(candidates: Sequence[Candidate], tolerance: float) -> Candidate:
+    """Returns the smallest candidate whose error is at most `tolerance`."""
     rising = sorted(candidates, key=lambda c: c.bytes)
-    return next(c for c in rising if c.error <= tolerance and accepts(c))
+    return next(c for c in rising if c.error <= tolerance)

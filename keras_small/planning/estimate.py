@@ -11,11 +11,11 @@ import numpy as np
 from keras import ops
 
 from keras_small.asked.batches import outputs_of
-from keras_small.building.grouped_rows import BLOCK
+from keras_small.asked.data import CalibrationData
 from keras_small.formats.candidates import byte_count
+from keras_small.formats.grouped_rows import BLOCK
 from keras_small.formats.tensor_train import FEWEST_ROWS, GRAM_NUMBERS
 from keras_small.storage.layer_chain import CONVOLUTIONS
-from keras_small.survey.calibration import Data
 from keras_small.survey.inventory import Inventory
 from keras_small.survey.kinds import is_plain_table, is_table
 from keras_small.survey.sensitivity import MOST_FEATURES
@@ -39,7 +39,9 @@ _COPIES, _LAYER = 2**35, 2**32
 _PROGRAMS = 50
 
 
-def describe_cost(inventory: Inventory, factored: bool, data: Data | None, bits: int | None) -> str:
+def describe_cost(
+    inventory: Inventory, factored: bool, data: CalibrationData | None, bits: int | None
+) -> str:
     """Returns how much there is to do, and about how long it takes."""
     layers, run, batches = inventory.replaceable_layers, None, 0
     if data is not None:

@@ -12,7 +12,6 @@ import numpy as np
 from keras import ops
 
 from keras_small.asked.batches import are_probabilities, as_rows, outputs_of, some_batches
-from keras_small.formats.candidates import Candidate
 from keras_small.survey.calibration import (
     Call,
     Statistics,
@@ -39,8 +38,6 @@ _ROWS = 16
 _RANK_SHARE = 0.375
 # The response is used only if it cuts the change of the outputs to this share.
 _USEFUL_SHARE = 0.8
-# How many candidates of a format for a table take its place.
-_TABLES = 6
 # Added to each probability before its logarithm is taken.
 _SMALLEST = 1e-7
 
@@ -64,7 +61,7 @@ def measure_sensitivity(
     count = min(len(known), math.ceil(_ENOUGH / sum(x.size for x in outputs[0])))
     some = [known[n * len(known) // count] for n in range(count)]
     changes, sizes = zip(
-        *(_change_of_outputs(functools.partial(outputs_of, model, x), y) for x, y in some),
+        *(change_of_outputs(functools.partial(outputs_of, model, x), y) for x, y in some),
         strict=True,
     )
     size = math.hypot(*sizes)
@@ -114,49 +111,6 @@ def measure_responses(
             statistics[path].response = response
 
 
-def measure_tables(
-    model: keras.layers.Layer,
-    layer: keras.layers.Embedding,
-    batch: Any,
-    sensitivity: float,
-    candidates: Sequence[Candidate],
-) -> list[Candidate]:
-    """Returns the candidates for a table, largest first, with costs that tell what they change.
-
-    Noise tells too little of tables: their errors are large, and rounding makes rows shorter. Some
-    candidates of each format take the place of the table for a run on the batch; the others lie
-    between them.
-    """
-    known = outputs_of(model, batch)
-    run = Runner(model, runs=2 * _TABLES)
-    change, size = _change_of_outputs(functools.partial(run, batch), known)
-    smaller = sorted((c for c in candidates if c.error > 0), key=lambda c: c.error)
-    if len(smaller) < 2 or not size > 0:
-        return list(candidates)
-    ids, weights = np.arange(layer.input_dim), layer.get_weights()
-
-    def cost_of(candidate: Candidate) -> float:
-        order = candidate.id_order()
-        new_ids = ids if order is None else np.argsort(order)
-        table = ops.convert_to_numpy(candidate.finish(candidate.make())(new_ids))
-        layer.set_weights([table, *weights[1:]])
-        try:
-            return float(np.linalg.norm(change()) / (size * sensitivity))
-        finally:
-            layer.set_weights(weights)
-
-    measured = [candidate for candidate in candidates if candidate.error <= 0]
-    for name in dict.fromkeys(candidate.format for candidate in smaller):
-        group = [candidate for candidate in smaller if candidate.format == name]
-        places = np.linspace(0, len(group) - 1, min(_TABLES, len(group))).astype(int)
-        some = [group[place] for place in places]
-        known_errors, costs = [c.error for c in some], [cost_of(c) for c in some]
-        for candidate in group:
-            cost = float(np.interp(candidate.error, known_errors, costs))
-            measured.append(dataclasses.replace(candidate, weighted_error=cost))
-    return sorted(measured, key=lambda c: (-c.bytes, c.error))
-
-
 def _errors(
     model: keras.layers.Layer,
     batches: Sequence[Any],
@@ -169,7 +123,7 @@ def _errors(
     table, some = layer.get_weights(), some_batches(list(zip(batches, outputs, strict=False)))
     run = Runner(model, runs=len(tables) * len(some))
     for batch, known in some:
-        change, _ = _change_of_outputs(functools.partial(run, batch), known)
+        change, _ = change_of_outputs(functools.partial(run, batch), known)
         for i, approximation in enumerate(tables):
             layer.set_weights([approximation, *table[1:]])
             squares[i] += np.square(change()).sum()
@@ -177,7 +131,7 @@ def _errors(
     return np.sqrt(squares)
 
 
-def _change_of_outputs(
+def change_of_outputs(
     run: Callable[..., list[np.ndarray]], outputs: Sequence[np.ndarray], entries: int | None = None
 ) -> tuple[Callable[..., np.ndarray], float]:
     """Returns a function that computes how much the outputs have changed, and their size.
@@ -245,7 +199,7 @@ def _changes_by_feature(
         with watch_calls({"": layer}, shift):
             return model(ids, training=False)
 
-    change, _ = _change_of_outputs(Runner(model, shifted), outputs, _ENTRIES)
+    change, _ = change_of_outputs(Runner(model, shifted), outputs, _ENTRIES)
     return np.stack([change([batch, np.array(n)]) for n in range(layer.output_dim)])
 
 

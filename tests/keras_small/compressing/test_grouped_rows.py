@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from keras_small.building import grouped_rows
+from keras_small.formats import grouped_rows
 from keras_small.storage.integer_groups import rounded_matrix
 
 RNG = np.random.default_rng(0)

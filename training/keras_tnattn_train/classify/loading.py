@@ -32,7 +32,7 @@ HEALING_SHARE = 0.3
 class ClassifierRun(TrainedRun):
     """The finished run of a classifier."""
 
-    renumbered = 2  # padding and unknown words
+    kept_ids = 2  # padding and unknown words
 
     def __init__(self, folder: Path) -> None:
         self.run = Run(folder)
@@ -111,8 +111,9 @@ class ClassifierRun(TrainedRun):
 
     def description(self, result: Any) -> dict[str, Any]:
         vocabulary = self.vectorizer.get_vocabulary()
-        for order in result.id_orders.values():
-            vocabulary = [vocabulary[old] for old in order if old < len(vocabulary)]
+        if result.renumbering:
+            old_ids = result.renumbering.old_ids
+            vocabulary = [vocabulary[old] for old in old_ids if old < len(vocabulary)]
         return {
             "fingerprint": self.fingerprint,
             "class_names": self.class_names,
@@ -122,7 +123,7 @@ class ClassifierRun(TrainedRun):
 
     def scores(self, result: Any) -> dict[str, float]:
         test = self.parts["test"]
-        ids = result.renumber(test.ids)
+        ids = result.renumbering(test.ids)
         return {
             "test_accuracy_before": _accuracy(test.ids, test.labels)(self.model),
             "test_accuracy_after": _accuracy(ids, test.labels)(result.model),
