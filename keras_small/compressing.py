@@ -1,29 +1,21 @@
 """Makes any Keras model smaller in one call."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 
-from keras_small import coding
-from keras_small.asked.batches import number_of_inputs
-from keras_small.asked.data import CalibrationData, Data, as_data
+from keras_small.asked.data import as_data
 from keras_small.asked.progress import printing, tell
 from keras_small.building.builder import Builder, renumbering_of
-from keras_small.formats import OPTIONAL_FORMATS
-from keras_small.formats.candidates import byte_count
-from keras_small.goals import Chosen, Goal, Search, as_goal
-from keras_small.planning.options import Filters, Options
-from keras_small.planning.plan import Plan, make_plan
-from keras_small.planning.unreplaced import describe_unreplaced
-from keras_small.reports.report import Report
-from keras_small.reports.rows import layer_rows, notes_of
+from keras_small.goals import Goal, Search, as_goal, choose
+from keras_small.planning.options import OPTIONAL_FORMATS, Filters, Options
+from keras_small.planning.plan import make_plan
+from keras_small.reports.rows import layer_rows, report_of
 from keras_small.result import CompressionResult
-from keras_small.survey.comparing import Comparison
-from keras_small.survey.copying import custom_objects, example_inputs
+from keras_small.survey.copying import known_objects
 from keras_small.survey.inventory import Inventory
-from keras_small.survey.selection import copy_to_replace
+from keras_small.survey.survey import survey_of
 
 
 def compress(
@@ -119,21 +111,30 @@ def compress(
     goal = as_goal(goal)
     asked = as_data(data)
     options = Options(bits, formats, filters, for_runtime, coded)
-    if coded:
-        coding.arrays.coder()
     _check_model(model)
     goal.check(options, asked)
     original = Inventory.of(model)
-    with printing(verbose), keras.saving.custom_object_scope(custom_objects(original)):
+    with printing(verbose), known_objects(original):
         to_plan, held_back = goal.hold_back(asked, model)
-        inputs = _read(to_plan, model)
-        copy = copy_to_replace(original, options.selects, _example(inputs, model))
-        comparison = Comparison(original, goal.metric, inputs)
-        plan = make_plan(copy, byte_count(model), inputs, options, goal.planned_factor)
-        _check_replaceable(plan, goal)
-        builder = Builder(original, plan, comparison)
-        chosen = _not_larger(goal.choose(Search(builder, held_back)), builder)
-        return _result(chosen, builder, held_back, verbose)
+        survey = survey_of(original, to_plan, goal.metric, options.selects)
+        plan = make_plan(survey, options, goal.planned_factor)
+        builder = Builder(survey, plan)
+        chosen = choose(goal, Search(builder, held_back))
+        if any(not candidate.keeps_layer for candidate in chosen.choice.values()):
+            tell("building the small model")
+        made_layers = builder.replacements(chosen.choice)
+        rows = layer_rows(plan, chosen, made_layers)
+        assembly = chosen.assembly or builder.finish(chosen.choice, made_layers)
+        survey.check_call(assembly.small.model)
+        return CompressionResult(
+            assembly=assembly,
+            report=report_of(model, plan, chosen, made_layers, rows, assembly),
+            comparison=survey.comparison,
+            renumbering=renumbering_of(chosen.choice),
+            promised=held_back,
+            coded=coded,
+            verbose=verbose,
+        )
 
 
 def _check_model(model: Any) -> None:
@@ -147,75 +148,3 @@ def _check_model(model: Any) -> None:
             "Expected a built model with weights: call it on data, or give it an Input. "
             f"Received: model={model.name}"
         )
-
-
-def _read(data: Data | None, model: keras.Model) -> CalibrationData | None:
-    return None if data is None else CalibrationData(data, number_of_inputs(model))
-
-
-def _example(inputs: CalibrationData | None, model: keras.Model) -> Any:
-    """Returns inputs that show whether a model answers, and what reads its weights."""
-    return example_inputs(model) if inputs is None else inputs.batches[0]
-
-
-def _check_replaceable(plan: Plan, goal: Goal) -> None:
-    """Checks that there are layers to replace, if this is asked for."""
-    asks_for_integers = plan.options.integers_of is not None
-    if plan.layers or not (goal.is_asked or asks_for_integers):
-        return
-    argument = goal.argument if goal.is_asked else f"bits={plan.options.bits}"
-    raise ValueError(
-        "Expected a model with layers that can be replaced. Received: "
-        f"{argument}, and {plan.inventory.model.name} with {describe_unreplaced(plan)}"
-    )
-
-
-def _not_larger(chosen: Chosen, builder: Builder) -> Chosen:
-    """Returns what was chosen, or the model itself if that is smaller."""
-    plan = builder.plan
-    size = plan.size(chosen.choice)
-    if chosen.assembly is not None or size <= plan.total:
-        return chosen
-    note = (
-        f"The result is the model itself: a copy with other layers would have {size:,} bytes, more "
-        f"than {plan.total:,}, because Keras loads a layer that several layers hold once for each "
-        "of them."
-    )
-    return dataclasses.replace(
-        chosen,
-        choice=plan.unchanged(),
-        why_kept="the model would become larger",
-        assembly=builder.unchanged(),
-        notes=(note,),
-    )
-
-
-def _result(chosen: Chosen, builder: Builder, held_back: Any, verbose: int) -> CompressionResult:
-    """Builds what was chosen, if that is not done yet, and reports it."""
-    plan = builder.plan
-    model = builder.original.model
-    if any(not candidate.keeps_layer for candidate in chosen.choice.values()):
-        tell("building the small model")
-    made_layers = builder.replacements(chosen.choice)
-    # Before the layers are replaced.
-    rows = layer_rows(plan, chosen, made_layers)
-    notes = notes_of(plan, rows, made_layers)
-    assembly = chosen.assembly or builder.finish(chosen.choice, made_layers)
-    report = Report(
-        layers=rows,
-        weights_before=model.count_params(),
-        weights_after=assembly.floating.model.count_params(),
-        bytes_before=plan.total,
-        bytes_after=byte_count(assembly.small.model),
-        promise=chosen.promise,
-        notes=(*notes, *chosen.notes),
-    )
-    return CompressionResult(
-        assembly=assembly,
-        report=report,
-        comparison=builder.comparison,
-        renumbering=renumbering_of(chosen.choice),
-        promised=held_back,
-        coded=plan.options.coded,
-        verbose=verbose,
-    )

@@ -22,7 +22,7 @@ from keras_small.goals.promise import PromisedRows
 from keras_small.planning.options import as_tuple
 from keras_small.reports.report import Report
 from keras_small.survey.comparing import Comparison
-from keras_small.survey.copying import compile_like, custom_objects
+from keras_small.survey.copying import compile_like, known_objects
 from keras_small.survey.inventory import Inventory
 
 _log = logging.getLogger(__name__)
@@ -141,8 +141,7 @@ class CompressionResult:
         floating = self._assembly.floating.model
         before = floating.get_weights()
         try:
-            scope = keras.saving.custom_object_scope(custom_objects(self._original))
-            with printing(self._verbose), scope:
+            with printing(self._verbose), known_objects(self._original):
                 losses, healed = self._healed(dataset, how)
                 report = self._measured(self.report, healed)
         except BaseException:  # also of Ctrl-C

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-from keras_small.asked.data import CalibrationData
 from keras_small.asked.renumbering import Renumbering
 from keras_small.building.assembly import (
     Assembly,
@@ -15,7 +14,7 @@ from keras_small.building.biases import BiasCorrection
 from keras_small.planning.plan import Choice, Plan
 from keras_small.survey.comparing import Comparison
 from keras_small.survey.copying import compile_like
-from keras_small.survey.inventory import Inventory
+from keras_small.survey.survey import Survey
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,26 +22,25 @@ class Builder:
     """Builds small models from the choices of one plan.
 
     Attributes:
-        original: The model to compress.
+        survey: What decides whether corrected biases are better.
         plan: The plan.
-        comparison: What decides whether corrected biases are better.
     """
 
-    original: Inventory
+    survey: Survey
     plan: Plan
-    comparison: Comparison
 
     @property
-    def data(self) -> CalibrationData | None:
-        return self.comparison.data
+    def comparison(self) -> Comparison:
+        return self.survey.comparison
 
     def without_metric(self) -> "Builder":
         """Returns a builder that heeds the outputs alone."""
-        return dataclasses.replace(self, comparison=self.comparison.without_metric())
+        return dataclasses.replace(self, survey=self.survey.without_metric())
 
     def unchanged(self) -> Assembly:
         """Returns the original in place of a small model."""
-        return Assembly(self.original, self.original, {}, self.plan.sample)
+        original = self.survey.original
+        return Assembly(original, original, {}, self.plan.sample)
 
     def replacements(self, choice: Choice) -> dict[str, Made]:
         """Returns the replacements of the layers that a choice does not keep, by path."""
@@ -75,11 +73,11 @@ class Builder:
         return assembly
 
     def _corrected(self, choice: Choice, made_layers: dict[str, Made], in_place: bool) -> Assembly:
-        correction = BiasCorrection(self.plan, made_layers, self.data)
+        correction = BiasCorrection(self.plan, made_layers, self.survey.data)
         assembly = assemble(self.plan, choice, made_layers, in_place)
         correction.apply(self.comparison, assembly, renumbering_of(choice))
         # How it is compiled takes bytes of a file.
-        compile_like(self.original, assembly.small.model)
+        compile_like(self.survey.original, assembly.small.model)
         return assembly
 
 

@@ -2,14 +2,24 @@
 
 from typing import Any
 
-from keras_small.goals.goal import Chosen, Goal
+from keras_small.goals.goal import Chosen, Goal, choose
 from keras_small.goals.keeping import Keeping
 from keras_small.goals.promise import Promise
 from keras_small.goals.search import Search
 from keras_small.goals.smaller import Smaller
 from keras_small.goals.within import Within
 
-__all__ = ["Chosen", "Goal", "Keeping", "Promise", "Search", "Smaller", "Within", "as_goal"]
+__all__ = [
+    "Chosen",
+    "Goal",
+    "Keeping",
+    "Promise",
+    "Search",
+    "Smaller",
+    "Within",
+    "as_goal",
+    "choose",
+]
 
 
 def as_goal(goal: Any) -> Goal:

@@ -15,7 +15,8 @@ from keras_small.building.assembly import Assembly
 from keras_small.goals.counting import KeptPromise
 from keras_small.goals.search import Search
 from keras_small.planning.options import Options
-from keras_small.planning.plan import Choice
+from keras_small.planning.plan import Choice, Plan
+from keras_small.planning.unreplaced import describe_unreplaced
 from keras_small.survey.comparing import Metric
 
 
@@ -94,6 +95,43 @@ class Goal(abc.ABC):
     @abc.abstractmethod
     def why_kept(self, options: Options) -> str:
         """Returns why the choice keeps a layer that has smaller candidates."""
+
+
+def choose(goal: Goal, search: Search) -> Chosen:
+    """Lets a goal choose; of a choice that makes the model larger the model itself stays.
+
+    Raises:
+        ValueError: If the goal cannot be reached.
+    """
+    plan = search.plan
+    _check_replaceable(goal, plan)
+    chosen = goal.choose(search)
+    size = plan.size(chosen.choice)
+    if chosen.assembly is not None or size <= plan.total:
+        return chosen
+    note = (
+        f"The result is the model itself: a copy with other layers would have {size:,} bytes, more "
+        f"than {plan.total:,}, because Keras loads a layer that several layers hold once for each "
+        "of them."
+    )
+    return Chosen(
+        choice=plan.unchanged(),
+        why_kept="the model would become larger",
+        assembly=search.builder.unchanged(),
+        notes=(note,),
+    )
+
+
+def _check_replaceable(goal: Goal, plan: Plan) -> None:
+    """Checks that there are layers to replace, if this is asked for."""
+    asks_for_integers = plan.options.integers_of is not None
+    if plan.layers or not (goal.is_asked or asks_for_integers):
+        return
+    argument = goal.argument if goal.is_asked else f"bits={plan.options.bits}"
+    raise ValueError(
+        "Expected a model with layers that can be replaced. Received: "
+        f"{argument}, and {plan.inventory.model.name} with {describe_unreplaced(plan)}"
+    )
 
 
 def check_metric(metric: Any) -> None:

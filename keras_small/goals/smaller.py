@@ -154,15 +154,19 @@ def _integers_alone(plan: Plan) -> Choice:
 
 
 def _bytes_that_stay(plan: Plan, smallest: Choice) -> str:
-    """Says how much of the model is not replaced, and why."""
+    """Says how much of the model is not replaced, and why, or how small its layers become."""
     kept = {
         path: why_without_candidates(plan, path) for path, c in smallest.items() if c.keeps_layer
     }
     fixed = plan.fixed_bytes + sum(smallest[path].bytes for path in kept)
     size = byte_count(plan.inventory.model)
-    text = f"{fixed:,} of {size:,} bytes are in layers that are not replaced"
     if fixed:
+        text = f"{fixed:,} of {size:,} bytes are in layers that are not replaced"
         text += f" ({describe_unreplaced(plan, kept)})"
+    else:
+        text = (
+            f"the smallest candidates of its layers take {plan.size(smallest):,} of {size:,} bytes"
+        )
     if size > plan.total:
         text += f"; loaded once for each that holds them, they are more than {plan.total:,}"
     return text

@@ -23,6 +23,7 @@ from keras_small.survey.copying import copy_of
 from keras_small.survey.inventory import Inventory
 from keras_small.survey.kinds import is_plain_table, is_table
 from keras_small.survey.sensitivity import measure_responses, measure_sensitivity
+from keras_small.survey.survey import Survey
 
 # If integers alone make a model at most this many times as large as it may be, other candidates are
 # looked for in as few layers as possible.
@@ -71,26 +72,20 @@ class Plan:
         return {path: group[0] for path, group in self.choices.items()}
 
 
-def make_plan(
-    inventory: Inventory,
-    total: int,
-    data: CalibrationData | None,
-    options: Options,
-    factor: float = math.inf,
-) -> Plan:
+def make_plan(survey: Survey, options: Options, factor: float = math.inf) -> Plan:
     """Watches layers on the data, and looks for candidates to replace them.
 
     Args:
-        inventory: As in `Plan`.
-        total: As in `Plan`.
-        data: The data, or `None`.
-        options: As in `Plan`.
+        survey: The model and the data.
+        options: How each layer may be replaced.
         factor: How many times smaller the model has to be: if integers alone reach it, there are no
             other candidates. Default: not known, so that all are wanted.
     """
     is_asked = factor > 1 or options.integers_of is not None
     integers_first = factor < math.inf and is_asked and options.minimum_bits is not None
     integers_suffice = integers_first and factor * options.sufficient_bits < _FLOAT_BITS
+    inventory, data = survey.copy, survey.data
+    total = byte_count(survey.original.model)
     formats = options.format_names
     factored = bool(formats) and not (integers_suffice or options.coded)
     if is_told():

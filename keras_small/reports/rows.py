@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from keras_small.building.assembly import Made
+import keras
+
+from keras_small.building.assembly import Assembly, Made
 from keras_small.formats.candidates import (
     Candidate,
     applications,
@@ -14,7 +16,7 @@ from keras_small.formats.runtime_tables import RUNTIMES
 from keras_small.goals import Chosen
 from keras_small.planning.plan import Plan, why_without_candidates
 from keras_small.planning.unreplaced import Unreplaced, unreplaced_weights
-from keras_small.reports.report import LayerReport
+from keras_small.reports.report import LayerReport, Report
 from keras_small.storage.adaptive_embedding import AdaptiveEmbedding
 from keras_small.survey.errors import layer_error
 
@@ -101,7 +103,27 @@ def _row_of_unreplaced(entry: Unreplaced) -> LayerReport:
     )
 
 
-def notes_of(plan: Plan, rows: Sequence[LayerReport], made_layers: Mapping[str, Made]) -> list[str]:
+def report_of(
+    model: keras.Model,
+    plan: Plan,
+    chosen: Chosen,
+    made_layers: Mapping[str, Made],
+    rows: tuple[LayerReport, ...],
+    assembly: Assembly,
+) -> Report:
+    """Returns the report of a finished model, without what is measured of it."""
+    return Report(
+        layers=rows,
+        weights_before=model.count_params(),
+        weights_after=assembly.floating.model.count_params(),
+        bytes_before=byte_count(model),
+        bytes_after=byte_count(assembly.small.model),
+        promise=chosen.promise,
+        notes=(*_notes(plan, rows, made_layers), *chosen.notes),
+    )
+
+
+def _notes(plan: Plan, rows: Sequence[LayerReport], made_layers: Mapping[str, Made]) -> list[str]:
     """Returns the remarks of a report."""
     options = plan.options
     has_outputs = plan.statistics and plan.sample is not None

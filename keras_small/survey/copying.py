@@ -4,6 +4,7 @@ State that is neither in a config nor in the weights, such as lookup tables and 
 `save_own_variables` writes, is only known to a layer's own saving.
 """
 
+import contextlib
 import inspect
 import logging
 import tempfile
@@ -32,10 +33,7 @@ def copy_of(original: Inventory, sample: Any = None) -> Inventory:
         ValueError: If the model cannot be saved and loaded.
     """
     model = original.model
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        keras.saving.custom_object_scope(custom_objects(original)),
-    ):
+    with tempfile.TemporaryDirectory() as folder, known_objects(original):
         # A folder, because Keras writes and reads an archive by way of the memory.
         path = Path(folder, "model")
         try:
@@ -131,6 +129,11 @@ def custom_objects(original: Inventory) -> dict[str, Any]:
     return {name: thing for name, thing in objects.items() if name.isidentifier() or ">" in name}
 
 
+def known_objects(original: Inventory) -> contextlib.AbstractContextManager[Any]:
+    """Lets Keras know the classes and functions of a model."""
+    return keras.saving.custom_object_scope(custom_objects(original))
+
+
 def check_copy(model: keras.Model, copy: keras.Model, sample: Any) -> None:
     """Refuses a copy whose outputs differ by more than the order of sums explains."""
     with data_errors():
@@ -193,7 +196,7 @@ def compile_like(original: Inventory, small: keras.Model) -> None:
     if not model.compiled or (custom and not by_config):
         return
     try:
-        with keras.saving.custom_object_scope(custom_objects(original)):
+        with known_objects(original):
             config = model.get_compile_config()
             if config:
                 small.compile_from_config(config)

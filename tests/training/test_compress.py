@@ -213,7 +213,7 @@ def test_a_file_needs_no_run(tmp_path, capsys):
     assert_same_arrays(coding.load_model(folder / "model.tnz").get_weights(), small.get_weights())
     for arguments, message in (
         ([str(tmp_path / "none.keras")], "which does not exist"),
-        ([file, "--target", "1000"], "target of at most"),
+        ([file, "--target", "1000"], "factor of at most"),
         ([file, "--target", "0.5"], "target=0.5"),
         ([file, "--max-drop", "0.1"], "--max-drop needs"),
         ([file, "--target", "2", "--data", str(tmp_path / "none.npy")], "a file of inputs"),

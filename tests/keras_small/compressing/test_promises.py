@@ -162,9 +162,8 @@ def test_a_mean_change_is_promised():
 @pytest.mark.filterwarnings("ignore")  # of converters
 def test_rows_held_back_are_counted_again_in_a_runtime(tmp_path, monkeypatch, capsys):
     pytest.importorskip("onnxruntime")
-    result = compress(
-        classifier(0.5 ** np.arange(24)), Promise(max_flips=0.05), data=ROWS, **OPTIONS
-    )
+    model, data = classifier(0.5 ** np.arange(24)), Data(ROWS, batch_size=200)
+    result = compress(model, Promise(max_flips=0.05), data=data, **OPTIONS)
     result.export(tmp_path / "model.onnx")
     told = f"model.onnx: {result.report.promise.count}."
     assert told in capsys.readouterr().out.splitlines()
