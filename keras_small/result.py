@@ -166,8 +166,14 @@ class CompressionResult:
 
     def _healed(self, dataset: Any, how: Healing) -> tuple[list[float], keras.Model]:
         """Trains the floats; returns the losses and the model that is quantized from them."""
-        floating, teacher = self._assembly.floating.model, self._original.model
-        losses = heal(floating, teacher, dataset, how, self.renumbering, self._assembly.roundings)
+        losses = heal(
+            self._assembly.floating.model,
+            self._original.model,
+            dataset,
+            how,
+            self.renumbering,
+            self._assembly.roundings,
+        )
         healed = self._assembly.quantized_again()
         if self._suffix == ".tnz":
             shorten_vectors(Inventory.of(healed), self._assembly.quantize)

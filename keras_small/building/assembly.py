@@ -117,8 +117,9 @@ def shorten_vectors(
         if isinstance(layer, keras.layers.BatchNormalization):
             if not replaced or not selects(layer):
                 continue
-            mean, variance = layer.moving_mean, layer.moving_variance
-            deviations = np.sqrt(ops.convert_to_numpy(variance) + layer.epsilon)
+            mean = layer.moving_mean
+            variance = ops.convert_to_numpy(layer.moving_variance)
+            deviations = np.sqrt(variance + layer.epsilon)
             change = np.abs(_in_16_bits(mean) - ops.convert_to_numpy(mean))
             kept = mean if (change > _MAXIMUM_CHANGE * deviations).any() else None
         elif path not in replaced:

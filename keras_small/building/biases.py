@@ -53,7 +53,8 @@ class BiasCorrection:
         """Corrects both models of an assembly, unless the small one becomes worse."""
         if not self.moments:
             return
-        small, floating = assembly.small.model, assembly.floating.model
+        small = assembly.small.model
+        floating = assembly.floating.model
         models = [self._layers_of(assembly.small)]
         if floating is not small:
             models.append(self._layers_of(assembly.floating))
@@ -183,7 +184,8 @@ def _watched_before_activation(
     }
 
     def watch_and_activate(path: str, _call: Call, outputs: Any) -> Any:
-        outputs, function = watch(path, outputs), functions[path]
+        outputs = watch(path, outputs)
+        function = functions[path]
         return outputs if function is None else function(outputs)
 
     with contextlib.ExitStack() as stack:

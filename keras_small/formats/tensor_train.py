@@ -32,13 +32,13 @@ from keras_tnattn.ops import tensor_train
 
 _KERNEL_RANKS = (4, 8, 16, 32, 64)
 # Tables with fewer rows get no tensor train.
-FEWEST_ROWS = 500
+MINIMUM_ROWS = 500
 # The ranks of tensor trains that are tried: shares of the number of columns and, for each, of the
 # rank at which the tensor train is half as large as a table of low rank.
 _WIDTHS = (1.0, 0.875, 0.75, 0.625, 0.5, 0.4375, 0.375, 0.3125, 0.25, 0.1875, 0.125, 0.0625)
 _DEPTHS = tuple(0.92**n for n in range(36))
-# Tensor trains are tried if their error before all improvement is at most this many times as large
-# as that of any smaller one.
+# Maximum factor between the error of a tensor train before all improvement and that of any smaller
+# one; others are not tried.
 _MARGIN = 1.07
 # How often the rows of a chosen tensor train move to better places.
 _ROUNDS = 6
@@ -52,7 +52,7 @@ def candidates(
 ) -> list[Candidate]:
     """Returns the tensor trains of a dense layer of 64 units or more, or of a large table."""
     if is_table(layer):
-        worth = layer.input_dim >= FEWEST_ROWS and is_plain_table(layer)
+        worth = layer.input_dim >= MINIMUM_ROWS and is_plain_table(layer)
         return _table_candidates(layer, statistics, bits) if worth else []
     if kind_of(layer) is keras.layers.Dense and min(layer.kernel.shape) >= 64:
         return _kernel_candidates(layer, statistics)
@@ -76,7 +76,17 @@ def _kernel_candidates(layer: keras.layers.Dense, statistics: Statistics) -> lis
         size = factor_bytes(layer, [(1, core.size) for core in cores], None)
         make = functools.partial(TTDense.from_dense, layer, *shapes, rank, name=layer.name)
         flops = int(tensor_train.contraction_plan(*shapes, (rank,)).flops_per_row)
-        trains.append(Candidate("tensor_train", (rank,), None, size, error, flops, make))
+        trains.append(
+            Candidate(
+                format="tensor_train",
+                ranks=(rank,),
+                bits=None,
+                bytes=size,
+                error=error,
+                flops=flops,
+                make=make,
+            )
+        )
     return trains
 
 
@@ -84,13 +94,14 @@ def _table_candidates(
     layer: keras.layers.Embedding, statistics: Statistics, bits: int | None
 ) -> list[Candidate]:
     """Decomposes a table for all widths and ranks, and estimates what improvement will bring."""
-    errors, number = TableErrors(layer, statistics), item_size(layer.variable_dtype)
+    errors = TableErrors(layer, statistics)
+    number = item_size(layer.variable_dtype)
     bits = None if bits is None else max(bits, 4)
     groups = _grouped_rows(layer, statistics, errors.weights, errors.factors, bits)
     groups = _promising(groups, number)
     return [
-        _candidate(train, left, errors, number)
-        for trains, left in zip(groups, _errors_left(groups), strict=True)
+        _candidate(train, error_left, errors, number)
+        for trains, error_left in zip(groups, _errors_left(groups), strict=True)
         for train in trains
     ]
 
@@ -101,23 +112,27 @@ def _candidate(
     """Returns a candidate, of which improvement will leave a share of the error."""
     a, b, places = train.first
     exact = grouped_rows.lookup(a, b, places[errors.rows])
-    approximation, size, bits = exact, train.size(number), train.bits
+    approximation = exact
+    size = train.size(number)
+    bits = train.bits
     if bits is not None:
         approximation, size = train.rounded_rows(number, errors.rows)
     target = errors.coordinates[:, : exact.shape[1]]
     improved_error, weighted = errors.of(approximation + (error_left - 1) * (exact - target))
     return Candidate(
-        "tensor_train",
-        train.ranks,
-        bits,
-        size,
-        errors.of(approximation)[0],
-        2 * max(train.ranks) * train.layer.output_dim,
-        train.make,
-        None if bits is None else functools.partial(QuantizedTTEmbedding.from_layer, bits=bits),
-        improved_error,
-        weighted,
-        train.id_order,
+        format="tensor_train",
+        ranks=train.ranks,
+        bits=bits,
+        bytes=size,
+        error=errors.of(approximation)[0],
+        flops=2 * max(train.ranks) * train.layer.output_dim,
+        make=train.make,
+        quantize=None
+        if bits is None
+        else functools.partial(QuantizedTTEmbedding.from_layer, bits=bits),
+        improved_error=improved_error,
+        weighted_error=weighted,
+        id_order=train.id_order,
     )
 
 
@@ -125,21 +140,22 @@ def _errors_left(groups: list[list["_GroupedRows"]]) -> np.ndarray:
     """Returns for each group how much of the error one round of improvement leaves.
 
     Only the chosen tensor train will be improved. How much that helps depends mostly on the width,
-    so it is measured on one of the middle ranks, for the least, a middle and the largest width.
+    so it is measured on one of the middle ranks, for the smallest, a middle and the largest width.
     """
     measured = sorted({0, len(groups) // 2, len(groups) - 1}) if groups else []
-    left = [groups[n][len(groups[n]) // 2].measured_error_left() for n in measured]
-    return np.interp(range(len(groups)), measured, left) if groups else np.zeros(0)
+    errors = [groups[n][len(groups[n]) // 2].measured_error_left() for n in measured]
+    return np.interp(range(len(groups)), measured, errors) if groups else np.zeros(0)
 
 
 def _promising(groups: list[list["_GroupedRows"]], number: int) -> list[list["_GroupedRows"]]:
     """Leaves out tensor trains that others of their size will surely beat."""
     sizes = {id(train): train.size(number) for group in groups for train in group}
     trains = sorted((t for group in groups for t in group), key=lambda t: sizes[id(t)])
-    least, kept = np.inf, set()
+    minimum = np.inf
+    kept = set()
     for train in trains:
-        least = min(least, train.first_error)
-        if train.first_error <= _MARGIN * least:
+        minimum = min(minimum, train.first_error)
+        if train.first_error <= _MARGIN * minimum:
             kept.add(id(train))
     chosen = [[train for train in group if id(train) in kept] for group in groups]
     return [group for group in chosen if group]
@@ -203,7 +219,7 @@ class _GroupedRows:
             a, b = grouped_rows.refit(a, b, self.rows, self.weights, places)
             shift = 0.5 * (turn % 2)
             places = grouped_rows.rearrange(
-                a, b, self.rows, self.weights, places, self.kept_ids or 0, shift=shift
+                (a, b), self.rows, self.weights, places, self.kept_ids or 0, shift=shift
             )
         return *grouped_rows.refit(a, b, self.rows, self.weights, places, sweeps=2), places
 
@@ -288,20 +304,21 @@ def _grouped_rows(
         largest = num_rows * width // (2 * (shape[0] + shape[1] * width))
         largest = min(largest, math.isqrt(GRAM_NUMBERS // max(shape)))
         ranks = sorted({max(1, round(share * largest)) for share in _DEPTHS})
-        a, b, left = grouped_rows.decomposition(rows, weights, places, shape, ranks[-1])
-        inside, outside = factors.squares[:width].sum(), factors.squares[width:].sum()
+        a, b, errors = grouped_rows.decomposition(rows, weights, places, shape, ranks[-1])
+        inside = factors.squares[:width].sum()
+        outside = factors.squares[width:].sum()
         groups.append(
             [
                 _GroupedRows(
-                    layer,
-                    rows,
-                    weights,
-                    basis,
-                    factors.inverse,
-                    statistics.kept_ids,
-                    bits,
-                    (a[:, :rank], b[:rank], places),
-                    float(np.sqrt((left[rank] * inside + outside) / total)),
+                    layer=layer,
+                    rows=rows,
+                    weights=weights,
+                    basis=basis,
+                    inverse_basis=factors.inverse,
+                    kept_ids=statistics.kept_ids,
+                    bits=bits,
+                    first=(a[:, :rank], b[:rank], places),
+                    first_error=float(np.sqrt((errors[rank] * inside + outside) / total)),
                 )
                 for rank in ranks
             ]

@@ -47,7 +47,8 @@ def mean_bound(total: float, rows: int, confidence: float) -> float:
         rows: The number `n` of independent rows.
         confidence: In (0, 1).
     """
-    mean, at_most = total / rows, _log_probability(math.ceil(total), rows)
+    mean = total / rows
+    at_most = _log_probability(math.ceil(total), rows)
 
     def log_probability(share: float) -> float:
         hit = mean * math.log(share / mean) if mean else 0.0

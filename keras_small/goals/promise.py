@@ -170,7 +170,9 @@ class Promise(Goal):
                 refused = f"The next model, {factor:.3g} times smaller, was refused: {new_count}."
                 notes.append(refused)
                 break
-            best, assembly, count = choice, smaller, new_count
+            best = choice
+            assembly = smaller
+            count = new_count
         if assembly is unchanged:
             which = "held back" if choices else "to plan with"
             notes.append(

@@ -83,18 +83,19 @@ class Search:
             largest_factor: The largest factor to try. Default: that of the smallest choice.
         """
         largest = self.factor(self.smallest())
-        low = 1.0
-        high = min(largest, largest_factor or largest)
+        accepted = 1.0
+        refused = min(largest, largest_factor or largest)
         best = self.unchanged()
         for step in range(_BISECTIONS):
-            middle = high if step == 0 else math.sqrt(low * high)
-            choice = self.share_out(middle)
+            factor = refused if step == 0 else math.sqrt(accepted * refused)
+            choice = self.share_out(factor)
             if choice is None:
-                tell("%.3g times smaller: not possible", middle)
-            if choice is not None and accepts(middle, choice):
-                low, best = middle, choice
+                tell("%.3g times smaller: not possible", factor)
+            if choice is not None and accepts(factor, choice):
+                accepted = factor
+                best = choice
                 if step == 0:
                     break
             else:
-                high = middle
+                refused = factor
         return best

@@ -24,7 +24,7 @@ _CLOSE = 0.97
 
 @dataclasses.dataclass(frozen=True)
 class Smaller(Goal):
-    """A model that is `factor` times smaller, with the least error.
+    """A model that is `factor` times smaller, of least error.
 
     The bytes of all weights count; with `coded`, those of the coded file. Of that up to four files
     are written; if none is as small, the model is that of the smallest, and the report says so.

@@ -39,7 +39,8 @@ def share_out(
         if not steps:
             return {path: group[at[path]] for path, group in groups.items()}
         _, path, i, added = max(steps)
-        at[path], total = i, total + added
+        at[path] = i
+        total += added
 
 
 def _not_dominated(

@@ -84,7 +84,8 @@ def make_plan(survey: Survey, options: Options, factor: float = math.inf) -> Pla
     is_asked = factor > 1 or options.integers_of is not None
     integers_first = factor < math.inf and is_asked and options.minimum_bits is not None
     integers_suffice = integers_first and factor * options.sufficient_bits < _FLOAT_BITS
-    inventory, data = survey.copy, survey.data
+    inventory = survey.copy
+    data = survey.data
     total = byte_count(survey.original.model)
     formats = options.format_names
     factored = bool(formats) and not (integers_suffice or options.coded)
@@ -117,15 +118,21 @@ def _statistics(inventory: Inventory, data: CalibrationData | None) -> dict[str,
 
 def _look_at(plan: Plan, paths: Sequence[str], formats: Sequence[str]) -> None:
     """Collects the candidates for some layers."""
-    runtime, bits = plan.options.for_runtime, plan.options.widths
+    runtime = plan.options.for_runtime
+    bits = plan.options.widths
     for number, path in enumerate(paths, 1):
         tell("layer %d of %d: %s", number, len(paths), path)
         try:
             found = candidates_of(plan, path, formats, bits, runtime)
             layer = plan.inventory.places[path].layer
             if plan.options.coded and plan.sample is not None and is_table(layer):
-                model, sensitivity = plan.inventory.model, plan.statistics[path].sensitivity
-                found = measure_tables(model, layer, plan.sample, sensitivity, found)
+                found = measure_tables(
+                    plan.inventory.model,
+                    layer,
+                    plan.sample,
+                    plan.statistics[path].sensitivity,
+                    found,
+                )
             plan.choices[path] = found
         except Exception as error:
             plan.inventory.keep({path: reason_to_keep(error)})

@@ -18,7 +18,7 @@ from keras_small.asked.batches import (
 from keras_small.survey.kinds import input_rows, is_table
 from keras_tnattn.errors import cause_of
 
-# Maximum numbers of outputs that are kept.
+# Maximum entries of all outputs that are kept.
 _NUMBERS = 2**25
 
 
@@ -228,9 +228,11 @@ def observe(
     flat_inputs: list[Any] = []
 
     def watch(path: str, tensors: Call, outputs: Any) -> Any:
-        note, layer = statistics[path], layers[path]
+        note = statistics[path]
+        layer = layers[path]
         call = Call.of_tensors(tensors.args, tensors.kwargs)
-        array, reverse = call.inputs, returns_logits(layer, call)
+        array = call.inputs
+        reverse = returns_logits(layer, call)
         if note.call is None and not reverse:
             note.call = call
         if is_table(layer) and not reverse:

@@ -96,7 +96,8 @@ def _reasons_of_readers(
     The layers of the inventory, that of a copy, are changed while it runs. Without a sample of
     inputs only attributes are looked at.
     """
-    reasons, model = _reasons_of_holders(inventory, layers), inventory.model
+    reasons = _reasons_of_holders(inventory, layers)
+    model = inventory.model
     if sample is None:
         return reasons
     free = {path: layer for path, layer in layers.items() if path not in reasons}

@@ -26,13 +26,13 @@ from keras_small.survey.repeated_calls import Runner
 
 # The size, relative to a layer's outputs, of the changes that are made.
 _CHANGE = 0.05
-# The numbers of outputs that tell how sensitive they are; one batch is the least.
-_ENOUGH = 256
+# Minimum numbers of outputs that tell how sensitive they are, if the data have as many.
+_MINIMUM_OUTPUTS = 256
 # For embeddings with more features all directions of the rows count alike.
-MOST_FEATURES = 256
-# The most entries of all outputs together that are compared, chosen at random.
+MAXIMUM_FEATURES = 256
+# Maximum entries of all outputs together that are compared, chosen at random.
 _ENTRIES = 2**16
-# The fewest rows of an output that are compared, if it has so many; one row might be padding.
+# Minimum rows of an output to compare; one row might be padding.
 _ROWS = 16
 # The rank of the tables that are compared, as a share of the number of features.
 _RANK_SHARE = 0.375
@@ -58,10 +58,10 @@ def measure_sensitivity(
     many outputs; of a few numbers it would tell little.
     """
     known = list(zip(batches, outputs, strict=False))
-    count = min(len(known), math.ceil(_ENOUGH / sum(x.size for x in outputs[0])))
-    some = [known[n * len(known) // count] for n in range(count)]
+    count = min(len(known), math.ceil(_MINIMUM_OUTPUTS / sum(x.size for x in outputs[0])))
+    chosen = [known[n * len(known) // count] for n in range(count)]
     changes, sizes = zip(
-        *(change_of_outputs(functools.partial(outputs_of, model, x), y) for x, y in some),
+        *(change_of_outputs(functools.partial(outputs_of, model, x), y) for x, y in chosen),
         strict=True,
     )
     size = math.hypot(*sizes)
@@ -70,7 +70,8 @@ def measure_sensitivity(
             with _add_noise(layer):
                 changed = math.hypot(*(np.linalg.norm(change()) for change in changes))
         except Exception as error:
-            statistics[path].failure, changed = reason_to_keep(error), 0.0
+            statistics[path].failure = reason_to_keep(error)
+            changed = 0.0
         statistics[path].sensitivity = float(changed / (_CHANGE * size)) if size > 0 else 1.0
     largest = max((statistics[path].sensitivity for path in layers), default=0.0)
     for path in layers:
@@ -93,7 +94,7 @@ def measure_responses(
     rank that heeds it changes the outputs clearly less than one that does not.
     """
     for path, layer in layers.items():
-        if not is_table(layer) or layer.output_dim > MOST_FEATURES:
+        if not is_table(layer) or layer.output_dim > MAXIMUM_FEATURES:
             continue
         if statistics[path].moment is not None:  # it also returns logits, of other directions
             continue
@@ -120,9 +121,10 @@ def _errors(
 ) -> np.ndarray:
     """Returns how much the outputs change on about 256 rows with each table of an embedding."""
     squares = np.zeros(len(tables))
-    table, some = layer.get_weights(), some_batches(list(zip(batches, outputs, strict=False)))
-    run = Runner(model, runs=len(tables) * len(some))
-    for batch, known in some:
+    table = layer.get_weights()
+    chosen = some_batches(list(zip(batches, outputs, strict=False)))
+    run = Runner(model, runs=len(tables) * len(chosen))
+    for batch, known in chosen:
         change, _ = change_of_outputs(functools.partial(run, batch), known)
         for i, approximation in enumerate(tables):
             layer.set_weights([approximation, *table[1:]])
@@ -139,16 +141,16 @@ def change_of_outputs(
     Args:
         run: Function that returns the outputs; the arguments are those of what is returned.
         outputs: The outputs before.
-        entries: The most entries of all outputs together to compare. Default: all.
+        entries: Maximum entries of all outputs together to compare. Default: all.
     """
     in_logs = [are_probabilities(x) for x in outputs]
     share = None if entries is None else entries // len(outputs)
     chosen = [_some_entries(as_rows(x).shape, share) for x in outputs]
 
     def comparable(outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        rows = [as_rows(x)[some] for x, (some, _) in zip(outputs, chosen, strict=True)]
-        whole = _comparable(rows, in_logs)
-        return [x[:, some] for x, (_, some) in zip(whole, chosen, strict=True)]
+        rows = [as_rows(x)[index] for x, (index, _) in zip(outputs, chosen, strict=True)]
+        compared = _comparable(rows, in_logs)
+        return [x[:, index] for x, (_, index) in zip(compared, chosen, strict=True)]
 
     old = comparable(outputs)
     # Logits of masked classes are not finite.
@@ -167,18 +169,18 @@ def change_of_outputs(
 
 
 def _some_entries(
-    shape: tuple[int, int], most: int | None
+    shape: tuple[int, int], maximum: int | None
 ) -> tuple[slice | np.ndarray, slice | np.ndarray]:
-    """Returns the indices of random rows and columns with at most so many entries in total."""
+    """Returns the indices of random rows and columns with a maximum of entries together."""
     rows, columns = shape
-    if most is None or rows * columns <= most:
+    if maximum is None or rows * columns <= maximum:
         return slice(None), slice(None)
     random = np.random.default_rng(0)
-    most_rows = max(most // columns, min(rows, _ROWS))
-    some = random.permutation(rows)[:most_rows]
-    if most_rows * columns <= most:
-        return some, slice(None)
-    return some, random.permutation(columns)[: max(1, most // most_rows)]
+    count = max(maximum // columns, min(rows, _ROWS))
+    chosen = random.permutation(rows)[:count]
+    if count * columns <= maximum:
+        return chosen, slice(None)
+    return chosen, random.permutation(columns)[: max(1, maximum // count)]
 
 
 def _changes_by_feature(

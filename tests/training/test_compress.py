@@ -21,6 +21,7 @@ from run_folders import assert_refused
 from translator_runs import make_run
 
 from keras_small import Data, Keeping, Promise, Smaller, Within, coding
+from keras_small.asked.renumbering import Renumbering
 from keras_small.formats.candidates import byte_count
 from keras_small.formats.runtime_tables import RUNTIMES
 from keras_small.runtimes import file_outputs
@@ -553,7 +554,7 @@ def test_the_runtime_reaches_compress(tmp_path, monkeypatch):
     assert choices(field) == tuple(RUNTIMES)
     for runtime in (None, *RUNTIMES):
         args = compress.CompressOptions(model=str(tmp_path), target=2.0, for_runtime=runtime)
-        compress._call("model", args)
+        compress._call("model", args, None, None)
     assert [given["for_runtime"] for given in calls] == [None, *RUNTIMES]
 
 
@@ -566,8 +567,8 @@ def test_the_vocabulary_follows_the_new_ids():
         fingerprint="of the texts",
     )
     # Each new id's old one; the sixth row of the embedding stands for no word.
-    orders = {"embedding": np.array([0, 1, 3, 4, 5, 2])}
-    found = ClassifierRun.description(run, SimpleNamespace(id_orders=orders))
+    renumbering = Renumbering("embedding", np.array([0, 1, 3, 4, 5, 2]))
+    found = ClassifierRun.description(run, SimpleNamespace(renumbering=renumbering))
     assert found["vocabulary"] == ["", "[UNK]", "b", "c", "a"]
 
 
