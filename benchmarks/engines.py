@@ -111,7 +111,7 @@ def variants(model, make, ours):
             print(f"  Keras int{bits}: {error}")
     for target, bits, runtime in ours:
         name = f"ours {target}x" + (f" for {runtime}" if runtime else "")
-        options = {"target": target, "bits": bits or 32, "for_runtime": runtime, "verbose": 0}
+        options = {"goal": target, "bits": bits or 32, "for_runtime": runtime, "verbose": 0}
         try:
             yield name, compress(model, data=data, **options).model
         except ValueError as error:

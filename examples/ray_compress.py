@@ -18,7 +18,7 @@ def main(model, files, small, target, rows=2000):
     dataset = ray.data.read_parquet(files)
     share = min(1, rows / max(1, dataset.count()))
     data = dataset.random_sample(share, seed=0).to_pandas().to_numpy("float32")
-    result = keras_small.compress(keras.models.load_model(model), target=float(target), data=data)
+    result = keras_small.compress(keras.models.load_model(model), float(target), data=data)
     result.save(small)
     print(result.report)
 

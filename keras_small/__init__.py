@@ -16,15 +16,32 @@ except ModuleNotFoundError as error:
         raise
     raise ModuleNotFoundError(missing_backend(module), name=module) from None
 
+from keras_small.asked.data import Data
 from keras_small.building.healing import logits_divergence
-from keras_small.compressing import CompressionResult, compress
+from keras_small.compressing import compress
+from keras_small.goals import Keeping, Promise, Smaller, Within
 from keras_small.pretrained import load
 from keras_small.reports.report import LayerReport, Report
+from keras_small.result import CompressionResult
 from keras_small.storage import *  # noqa: F403  what `storage.__all__` lists
 from keras_small.survey.replacing import register_presets
 
-__all__ = ["CompressionResult", "LayerReport", "Report", "__version__", "compress", "load"]
-__all__ += ["logits_divergence", "register_presets", "storage"]
+__all__ = [
+    "CompressionResult",
+    "Data",
+    "Keeping",
+    "LayerReport",
+    "Promise",
+    "Report",
+    "Smaller",
+    "Within",
+    "__version__",
+    "compress",
+    "load",
+    "logits_divergence",
+    "register_presets",
+    "storage",
+]
 __all__ += storage.__all__
 
 register_presets()

@@ -87,17 +87,6 @@ def some_batches(batches: Sequence[Any]) -> list[Any]:
     return [batches[n * len(batches) // count] for n in range(count)]
 
 
-def renumber_ids(inputs: Any, new_ids: np.ndarray) -> Any:
-    """Returns inputs whose integer arrays have `new_ids[i]` for each id `i`."""
-
-    def renumber(array: Any) -> np.ndarray:
-        array = np.asarray(array)
-        # A new id may be too large for a dtype that the old ids fit.
-        return new_ids[array].astype("int32") if array.dtype.kind in "iu" else array
-
-    return keras.tree.map_structure(renumber, inputs)
-
-
 def iterate(data: Any) -> Iterator[Any]:
     """Yields the batches of an iterable or of a `keras.utils.PyDataset`, once.
 

@@ -1,7 +1,6 @@
 """Builds the small model from a plan and a choice."""
 
 import dataclasses
-import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -17,14 +16,12 @@ from keras_small.building.rounding import (
 )
 from keras_small.formats.candidates import Candidate, copy_layer
 from keras_small.planning.plan import Plan
-from keras_small.survey.copying import copy_of, custom_objects, with_layers
+from keras_small.survey.copying import copy_of, with_layers
 from keras_small.survey.inventory import Inventory
 from keras_small.survey.replacing import replace
-from keras_tnattn.errors import cause_of
 
-_log = logging.getLogger(__name__)
-# A mean of a batch normalization changes at most by this share of the deviation.
-_MOST_CHANGE = 0.01
+# Maximum change of a mean of a batch normalization, as a share of the deviation.
+_MAXIMUM_CHANGE = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,10 +117,11 @@ def shorten_vectors(
         if isinstance(layer, keras.layers.BatchNormalization):
             if not replaced or not selects(layer):
                 continue
-            mean, variance = layer.moving_mean, layer.moving_variance
-            deviations = np.sqrt(ops.convert_to_numpy(variance) + layer.epsilon)
+            mean = layer.moving_mean
+            variance = ops.convert_to_numpy(layer.moving_variance)
+            deviations = np.sqrt(variance + layer.epsilon)
             change = np.abs(_in_16_bits(mean) - ops.convert_to_numpy(mean))
-            kept = mean if (change > _MOST_CHANGE * deviations).any() else None
+            kept = mean if (change > _MAXIMUM_CHANGE * deviations).any() else None
         elif path not in replaced:
             continue
         for weight in layer.weights:
@@ -133,19 +131,3 @@ def shorten_vectors(
 
 def _in_16_bits(weight: keras.Variable) -> np.ndarray:
     return np.array(ops.convert_to_numpy(ops.cast(ops.cast(weight, "bfloat16"), "float32")))
-
-
-def compile_like(original: Inventory, small: keras.Model) -> None:
-    """Compiles a small model as the original is, if Keras can save how that is."""
-    model = original.model
-    custom = type(model).compile is not keras.Model.compile
-    by_config = type(model).compile_from_config is not keras.Model.compile_from_config
-    if not model.compiled or (custom and not by_config):
-        return
-    try:
-        with keras.saving.custom_object_scope(custom_objects(original)):
-            config = model.get_compile_config()
-            if config:
-                small.compile_from_config(config)
-    except (TypeError, ValueError) as error:
-        _log.warning("the small model is not compiled as %s is: %s", model.name, cause_of(error))

@@ -18,58 +18,54 @@ import numpy as np
 from keras import ops
 
 from keras_small.asked.batches import outputs_of, some_batches
+from keras_small.asked.data import CalibrationData
 from keras_small.asked.progress import tell
+from keras_small.asked.renumbering import Renumbering
 from keras_small.building.assembly import Assembly
 from keras_small.planning.plan import Plan
-from keras_small.survey.calibration import Call, Data, watch_calls, with_activation
+from keras_small.survey.calibration import Call, watch_calls, with_activation
 from keras_small.survey.comparing import Comparison
 from keras_small.survey.inventory import Inventory
 
 Layers = Mapping[str, keras.layers.Layer]
 # Of each call the means of the outputs and of their squares, and the rows.
 Moments = dict[str, list[tuple[np.ndarray, int]]]
-# A deviation changes at most by this factor.
-_MOST = 2.0
-# Deviations of fewer rows say too little about those of others.
-_FEWEST_ROWS = 32
+# Maximum factor by which a deviation changes.
+_MAXIMUM_FACTOR = 2.0
+# Minimum rows whose deviations say enough about those of others.
+_MINIMUM_ROWS = 32
 
 
 class BiasCorrection:
     """Corrects the biases of a small model by the outputs of the original's layers on data."""
 
-    def __init__(self, plan: Plan, replaced: Iterable[str], data: Data | None) -> None:
-        self.replaced, self.options = tuple(replaced), plan.options
+    def __init__(self, plan: Plan, replaced: Iterable[str], data: CalibrationData | None) -> None:
+        self.replaced = tuple(replaced)
+        self.options = plan.options
         self.batches = [] if data is None else data.batches
-        self.some = some_batches(self.batches)
+        self.observed = some_batches(self.batches)
         self.moments: Moments = {}
         layers = self._layers_of(plan.inventory)
         if layers and self.replaced and self.batches:
-            self.moments = moments_of(layers, plan.inventory.model, self.some)
+            self.moments = moments_of(layers, plan.inventory.model, self.observed)
 
-    def apply(
-        self,
-        comparison: Comparison,
-        assembly: Assembly,
-        renumbered: Callable[[Any], Any] = lambda inputs: inputs,
-    ) -> None:
-        """Corrects both models of an assembly, unless the small one becomes worse.
-
-        `renumbered` takes the original's inputs to those of the small model.
-        """
+    def apply(self, comparison: Comparison, assembly: Assembly, renumbering: Renumbering) -> None:
+        """Corrects both models of an assembly, unless the small one becomes worse."""
         if not self.moments:
             return
-        small, floating = assembly.small.model, assembly.floating.model
+        small = assembly.small.model
+        floating = assembly.floating.model
         models = [self._layers_of(assembly.small)]
         if floating is not small:
             models.append(self._layers_of(assembly.floating))
 
         def value() -> tuple[float, float]:
             """Returns what must not rise."""
-            error, _ = comparison.error_of(small, self.batches, renumbered)
+            error, _ = comparison.error_of(small, self.batches, renumbering)
             return error, -(comparison.metric_of(small) or 0.0)
 
         before = value()
-        inputs = [renumbered(batch) for batch in self.some]
+        inputs = [renumbering(batch) for batch in self.observed]
         changes = corrections(models[0], small, inputs, self.moments)
         former = [model.get_weights() for model in (small, floating)]
         for layers in models:
@@ -144,11 +140,11 @@ def corrections(
         own_mean, own_square = _average(found)
         factor = np.ones_like(mean)
         normalizes = isinstance(layers[path], keras.layers.BatchNormalization)
-        enough = sum(rows for _, rows in found) >= _FEWEST_ROWS
+        enough = sum(rows for _, rows in found) >= _MINIMUM_ROWS
         if normalizes and layers[path].scale and enough:
             variances = [np.maximum(square - mean**2, 0), np.maximum(own_square - own_mean**2, 0)]
             before, after = (np.sqrt(x) + keras.config.epsilon() for x in variances)
-            factor = np.clip(before / after, 1 / _MOST, _MOST)
+            factor = np.clip(before / after, 1 / _MAXIMUM_FACTOR, _MAXIMUM_FACTOR)
         return factor, mean - factor * own_mean
 
     with _watched_before_activation(layers, correct):
@@ -188,7 +184,8 @@ def _watched_before_activation(
     }
 
     def watch_and_activate(path: str, _call: Call, outputs: Any) -> Any:
-        outputs, function = watch(path, outputs), functions[path]
+        outputs = watch(path, outputs)
+        function = functions[path]
         return outputs if function is None else function(outputs)
 
     with contextlib.ExitStack() as stack:

@@ -1,9 +1,10 @@
 """Fine-tunes a compressed model with the original model's outputs as targets."""
 
 import contextlib
+import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -19,10 +20,41 @@ from keras_small.asked.batches import (
     number_of_batches,
     number_of_inputs,
 )
-from keras_small.asked.goals import Healing
 from keras_small.asked.progress import tell
+from keras_small.asked.renumbering import Renumbering
 from keras_small.building.rounding import AnyRounding, rounded_values
+from keras_tnattn.checks import check_int
 from keras_tnattn.typing import Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Healing:
+    """How a small model is trained; the attributes are arguments of `CompressionResult.heal`."""
+
+    epochs: int
+    learning_rate: float
+    batch_size: int
+    label_weight: float
+    loss: Any
+    outputs: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.outputs and self.label_weight:
+            raise ValueError(
+                "Expected either outputs of layers as targets or labels. "
+                f"Received: outputs={list(self.outputs)}, label_weight={self.label_weight}"
+            )
+        check_int("epochs", self.epochs)
+        check_int("batch_size", self.batch_size)
+        if not 0 < self.learning_rate < math.inf:
+            raise ValueError(
+                f"Expected a positive number. Received: learning_rate={self.learning_rate}"
+            )
+
+    @property
+    def imitates_outputs(self) -> bool:
+        """Whether the targets are the original's outputs, and no labels or loss of one's own."""
+        return self.loss is None and self.label_weight <= 0
 
 
 class _Student(keras.Model):
@@ -71,7 +103,7 @@ def heal(
     teacher: keras.Model,
     dataset: Any,
     how: Healing,
-    renumbered: Callable[[Any], Any],
+    renumbering: Renumbering,
     kernels: Sequence[AnyRounding] = (),
 ) -> list[float]:
     """Trains `model` towards the outputs of `teacher`, both as at inference, without dropout.
@@ -83,7 +115,8 @@ def heal(
     in the second half of the epochs.
 
     Returns the mean loss of each epoch; arguments and errors are those of `CompressionResult.heal`.
-    `renumbered` takes the teacher's inputs to those of `model`; `kernels` are trained as integers.
+    `renumbering` converts the teacher's inputs to those of `model`; `kernels` are trained as
+    integers.
     """
     if how.epochs > 1 and isinstance(dataset, Iterator):
         raise ValueError(
@@ -96,15 +129,19 @@ def heal(
     rate = how.learning_rate
     hint = f"Look for NaN in the data, or choose a smaller learning_rate than {rate}"
     start = time.perf_counter()
-    losses, optimizer = [], keras.optimizers.Adam(rate)
+    losses = []
+    optimizer = keras.optimizers.Adam(rate)
     rng = np.random.default_rng(0)
-    student, answers = _Student(model, kernels), _Teacher(teacher)
+    student = _Student(model, kernels)
+    answers = _Teacher(teacher)
     if not student.trainable_variables:
         raise ValueError(f"Expected trainable weights. Received: {model.name}, which is frozen")
     num_inputs = number_of_inputs(teacher)
-    steps, step = how.epochs * _number_of_batches(dataset, how.batch_size, num_inputs), 0
+    steps = how.epochs * _number_of_batches(dataset, how.batch_size, num_inputs)
+    step = 0
     for epoch in range(how.epochs):
-        total, count = 0.0, 0
+        total = 0.0
+        count = 0
         for inputs, labels in _batches(dataset, how, num_inputs, rng):
             with data_errors():
                 targets = answers(inputs)
@@ -117,13 +154,15 @@ def heal(
                 # Or TensorFlow traces the first step twice.
                 optimizer.build(student.trainable_variables)
             if steps:
-                rise, fall = (step + 1) / (0.05 * steps), (steps - step) / (0.95 * steps)
+                rise = (step + 1) / (0.05 * steps)
+                fall = (steps - step) / (0.95 * steps)
                 optimizer.learning_rate = rate * min(1.0, rise, fall)
                 step += 1
-            value = float(np.ravel(student.train_on_batch(renumbered(inputs), targets))[0])
+            value = float(np.ravel(student.train_on_batch(renumbering(inputs), targets))[0])
             if not np.isfinite(value):
                 raise ValueError(f"The loss became {value} in epoch {epoch + 1} of healing. {hint}")
-            total, count = total + value, count + 1
+            total += value
+            count += 1
         if not count:
             raise ValueError("Expected a dataset of at least one batch. Received: none")
         if not all(bool(ops.all(ops.isfinite(weight))) for weight in model.trainable_weights):
@@ -131,11 +170,12 @@ def heal(
                 f"Weights became infinite or NaN in epoch {epoch + 1} of healing. {hint}"
             )
         losses.append(total / count)
-        seconds, which = time.perf_counter() - start, f"epoch {epoch + 1} of {how.epochs}"
-        tell("healing, %s: loss %.5f (%.0f s)", which, losses[-1], seconds)
+        seconds = time.perf_counter() - start
+        numbers = (epoch + 1, how.epochs, losses[-1], seconds)
+        tell("healing, epoch %d of %d: loss %.5f (%.0f s)", *numbers)
         if not steps:
-            share_left = 1 - (epoch + 1) / (how.epochs + 1)
-            optimizer.learning_rate = rate * min(1.0, 2 * share_left)
+            remaining_share = 1 - (epoch + 1) / (how.epochs + 1)
+            optimizer.learning_rate = rate * min(1.0, 2 * remaining_share)
     return losses
 
 
@@ -162,7 +202,8 @@ def _losses(how: Healing, targets: Any) -> Any:
     if not how.outputs:
         return loss_of(targets)
     count = len(targets) - len(how.outputs)
-    return [loss_of(target) for target in targets[:count]] + [_relative_error] * len(how.outputs)
+    losses = [loss_of(target) for target in targets[:count]]
+    return losses + [_relative_error for _ in how.outputs]
 
 
 def _relative_error(targets: Tensor, outputs: Tensor) -> Tensor:
@@ -175,7 +216,8 @@ class _Teacher:
     """Computes the outputs of a model without a change of the model."""
 
     def __init__(self, model: keras.Model) -> None:
-        self.model, self.compiled = model, _Student(model)
+        self.model = model
+        self.compiled = _Student(model)
         self.has_state: bool | None = None
 
     def __call__(self, inputs: Any) -> Any:

@@ -1,9 +1,9 @@
-"""Trains kernels of floats as the integers that they are rounded to.
+"""Trains kernels of floats, fake-quantized with the scales of their integers.
 
 A model of floats and its quantized copy hold their layers at the same places. While the floats are
-trained, the model reads each kernel rounded with the scales of its copy, and gradients pass as if
-it were not (Bengio et al., 2013, https://arxiv.org/abs/1308.3432). Afterwards the copy gets the
-integers.
+trained, the model reads each kernel rounded with the scales of its copy, and gradients pass
+straight through (Bengio et al., 2013, https://arxiv.org/abs/1308.3432). Afterwards the copy gets
+the integers.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ class Rounding:
         return getattr(self.layer, self.name)
 
     def rounded_floats(self, kernel: Tensor) -> Tensor:
-        """Rounds floats as the integers are; the gradient passes as if they were not rounded."""
+        """Rounds floats as the integers are; the gradient is straight-through."""
         return self.layer.rounded_kernel(self.name, kernel)
 
     def assign(self, kernel: Tensor) -> None:
@@ -59,11 +59,12 @@ class BlockRounding:
 
     def restored_floats(self) -> Tensor:
         """Returns what the integers stand for."""
-        rank, parts = self.layer.block_ranks[self.number], self.layer.packed_blocks[self.number]
+        rank = self.layer.block_ranks[self.number]
+        parts = self.layer.packed_blocks[self.number]
         return even_levels.dequantize_rows(parts, rank, self._bits)
 
     def rounded_floats(self, block: Tensor) -> Tensor:
-        """Rounds floats as the integers are; the gradient passes as if they were not rounded."""
+        """Rounds floats as the integers are; the gradient is straight-through."""
         block = ops.cast(block, "float32")
         return block + ops.stop_gradient(self._numbers_of(block)[1] - block)
 
@@ -94,7 +95,7 @@ class FactorRounding:
         return self.packed.rows()
 
     def rounded_floats(self, factor: Tensor) -> Tensor:
-        """Rounds floats as the integers are; the gradient passes as if they were not rounded."""
+        """Rounds floats as the integers are; the gradient is straight-through."""
         factor = ops.cast(factor, "float32")
         return factor + ops.stop_gradient(self.packed.rounded(factor)[1] - factor)
 

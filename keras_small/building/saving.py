@@ -22,7 +22,7 @@ from keras_small.survey.copying import custom_objects
 from keras_small.survey.inventory import Inventory
 
 # HDF5 stores up to 64 kB of data, header included, in the header of a dataset.
-_MOST_IN_HEADER = 60_000
+_MAXIMUM_IN_HEADER = 60_000
 
 
 def save_model(model: keras.Model, path: str | os.PathLike, overwrite: bool = False) -> int:
@@ -124,7 +124,7 @@ def _compact(content: bytes) -> bytes:
         def copy(name: str, item: h5py.Group | h5py.Dataset) -> None:
             if isinstance(item, h5py.Dataset):
                 how = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-                if item.nbytes <= _MOST_IN_HEADER:
+                if item.nbytes <= _MAXIMUM_IN_HEADER:
                     how.set_layout(h5py.h5d.COMPACT)
                 new.create_dataset(name, data=item[()], dcpl=how).attrs.update(item.attrs)
 

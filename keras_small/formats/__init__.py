@@ -37,6 +37,8 @@ FORMATS: dict[str, ModuleType] = {
     "spatial": spatial,
     "coded": coded,
 }
+# The formats among which `compress` can be asked to choose.
+OPTIONAL_FORMATS = tuple(name for name in FORMATS if name not in ("dense", "coded"))
 # The formats whose factors of kernels become integers.
 _FACTORS = ("low_rank", "tucker", "spatial")
 
@@ -53,17 +55,24 @@ def candidates_for(
     Integers of a whole layer, and tables, have `bits` and more. Factors of kernels have one of
     `factor_bits`, or `bits` if there are none.
     """
-    if layer.compute_dtype == "float16":
-        bits, factor_bits = None, ()  # Keras' scales do not fit float16
+    if layer.compute_dtype == "float16":  # which Keras' scales do not fit
+        bits = None
+        factor_bits = ()
     size = byte_count(layer)
-    kept = Candidate("dense", (), None, size, 0.0, dense_flops(layer), lambda: layer)
-    others = [
-        candidate
-        for name in dict.fromkeys(("dense", *names))
-        for width in (
-            factor_bits or (bits,) if name in _FACTORS and not is_table(layer) else (bits,)
-        )
-        for candidate in FORMATS[name].candidates(layer, statistics, width)
-        if candidate.bytes < size
-    ]
+    kept = Candidate(
+        format="dense",
+        ranks=(),
+        bits=None,
+        bytes=size,
+        error=0.0,
+        flops=dense_flops(layer),
+        make=lambda: layer,
+    )
+    others = []
+    for name in dict.fromkeys(("dense", *names)):
+        has_factors = name in _FACTORS and not is_table(layer)
+        widths = factor_bits if has_factors and factor_bits else (bits,)
+        for width in widths:
+            found = FORMATS[name].candidates(layer, statistics, width)
+            others += [candidate for candidate in found if candidate.bytes < size]
     return [kept, *sorted(others, key=lambda c: (-c.bytes, c.error))]

@@ -4,7 +4,7 @@ The rows are sorted by the error that they would add if they were left out, and 
 first have all coordinates in many bits, the next ones fewer bits or coordinates, and the last rows
 are 0. Which coordinates and bits a row gets follows from one price of a byte for the whole table: a
 row of importance `a` (its weight times its squared length) with a fraction `D` of its square lost
-in `c` bytes has the choice with the least `a D + price c`, and the price sets the size.
+in `c` bytes has the choice of least `a D + price c`, and the price sets the size.
 
 The coordinates are those along the weighted principal directions. In segments of neighboring ones
 they are rotated at random and divided by their size, so that numbers that share a scale are alike.
@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 import keras
 import numpy as np
 
-from keras_small.building.grouped_rows import random_rotation
 from keras_small.formats.candidates import Candidate, item_size
+from keras_small.formats.grouped_rows import random_rotation
 from keras_small.storage import even_levels
 from keras_small.storage.adaptive_embedding import (
     AdaptiveEmbedding,
@@ -32,14 +32,16 @@ from keras_small.survey.kinds import is_plain_table, is_table
 from keras_tnattn.layers.factored_embedding import embedding_options
 
 # Tables with fewer rows are not cut into blocks.
-FEWEST_ROWS = 500
-# The shares of the directions that a row may have, and the bits of its coordinates.
-_SHARES, _WIDTHS = (0.125, 0.25, 0.5, 1.0), (2, 3, 4, 8)
-# How many times as many bytes the rows of a block have as those of the next one, at least: each
-# block costs every lookup a gather.
+MINIMUM_ROWS = 500
+# The shares of the directions that a row may have.
+_SHARES = (0.125, 0.25, 0.5, 1.0)
+# The bits that its coordinates may have.
+_WIDTHS = (2, 3, 4, 8)
+# Minimum factor between the bytes of a row in a block and in the next one: each block costs every
+# lookup a gather.
 _STEP = 1.25
-# The share of the rows in all blocks that a block has at least.
-_SMALL = 0.01
+# Minimum share of the rows in all blocks that a block has.
+_MINIMUM_SHARE = 0.01
 # The sizes that are tried, relative to those of the finest rows alone.
 _SIZES = tuple(0.94**n for n in range(1, 72))
 
@@ -48,7 +50,7 @@ def candidates(
     layer: keras.layers.Layer, statistics: Statistics, bits: int | None
 ) -> list[Candidate]:
     """Returns tables in blocks of many sizes for a large embedding."""
-    if not is_table(layer) or not is_plain_table(layer) or layer.input_dim < FEWEST_ROWS:
+    if not is_table(layer) or not is_plain_table(layer) or layer.input_dim < MINIMUM_ROWS:
         return []
     return list(_Table(layer, statistics, bits).candidates())
 
@@ -84,14 +86,16 @@ class _Table:
     def __init__(
         self, layer: keras.layers.Embedding, statistics: Statistics, bits: int | None
     ) -> None:
-        self._layer, self._bits = layer, bits
+        self._layer = layer
+        self._bits = bits
         self._number = item_size(layer.variable_dtype)
         self._errors = TableErrors(layer, statistics)
-        self._factors, weights = self._errors.factors, self._errors.weights
+        self._factors = self._errors.factors
+        weights = self._errors.weights
         coordinates = self._factors.coordinates
         importance = weights * np.einsum("vk,vk->v", coordinates, coordinates)
-        self._renumber = statistics.renumber
-        importance[: self._renumber or 0] = np.inf  # these ids stay, in front of all others
+        self._kept_ids = statistics.kept_ids
+        importance[: self._kept_ids or 0] = np.inf  # these ids stay, in front of all others
         self._importance = importance
         self._order = np.argsort(-importance, kind="stable")
         self._places = np.argsort(self._order)
@@ -104,7 +108,7 @@ class _Table:
         widths = [None] if self._bits is None else [w for w in _WIDTHS if w >= self._bits]
         ranks = sorted({max(1, round(rank * share)) for share in _SHARES})
         nothing = self._loss(self._errors.coordinates[:, :0]) or 1.0
-        return _hull([self._level(some, width, nothing) for some in ranks for width in widths])
+        return _hull([self._level(own, width, nothing) for own in ranks for width in widths])
 
     def _loss(self, approximation: np.ndarray) -> float:
         error, weighted = self._errors.of(approximation)
@@ -112,13 +116,21 @@ class _Table:
 
     def _level(self, rank: int, bits: int | None, nothing: float) -> _Level:
         coordinates = self._errors.coordinates @ self._mixing[:, :rank]
-        size, basis = self._number * rank, self._basis
+        size = self._number * rank
+        basis = self._basis
         if bits is not None:
             lengths = np.square(basis[:rank]).sum(axis=1)
             coordinates = even_levels.rounded_rows(coordinates, bits, lengths)
-            size, basis = even_levels.row_bytes(rank, bits), self._restored_basis
+            size = even_levels.row_bytes(rank, bits)
+            basis = self._restored_basis
         approximation = (coordinates @ (basis[:rank] @ self._factors.inverse)).astype("float32")
-        return _Level(rank, bits, size, self._loss(approximation) / nothing, approximation)
+        return _Level(
+            rank=rank,
+            bits=bits,
+            bytes=size,
+            loss=self._loss(approximation) / nothing,
+            approximation=approximation,
+        )
 
     @functools.cached_property
     def _restored_basis(self) -> np.ndarray:
@@ -160,21 +172,21 @@ class _Table:
             size += self._number * self._basis[:rank].size
         else:
             size += basis_bytes(rank, self._basis.shape[1]) + 4 * len(blocks)
-        if self._renumber is None:
+        if self._kept_ids is None:
             size += position_bytes(len(self._order)) * len(self._order)
         bits = [block.level.bits for block in blocks if block.level.bits is not None]
         quantize = functools.partial(AdaptiveEmbedding.quantized, block_bits=bits) if bits else None
         return Candidate(
-            "adaptive",
-            tuple(int(block.rows) for block in blocks),
-            self._bits,
-            size,
-            error,
-            2 * rank * self._basis.shape[1],
-            functools.partial(self._make, blocks),
-            quantize,
+            format="adaptive",
+            ranks=tuple(int(block.rows) for block in blocks),
+            bits=self._bits,
+            bytes=size,
+            error=error,
+            flops=2 * rank * self._basis.shape[1],
+            make=functools.partial(self._make, blocks),
+            quantize=quantize,
             weighted_error=weighted,
-            id_order=lambda: None if self._renumber is None else self._order,
+            id_order=lambda: None if self._kept_ids is None else self._order,
         )
 
     def _make(self, blocks: Sequence[_Block]) -> AdaptiveEmbedding:
@@ -184,7 +196,7 @@ class _Table:
             self._layer.output_dim,
             [block.rows for block in blocks],
             ranks,
-            reorder_rows=self._renumber is None,
+            reorder_rows=self._kept_ids is None,
             **embedding_options(self._layer),
         )
         layer.build()
@@ -195,7 +207,7 @@ class _Table:
             for ids, rank in zip(groups, ranks, strict=True)
         ]
         layer.assign_blocks(coordinates, self._basis[: max(ranks)])
-        if self._renumber is None:
+        if self._kept_ids is None:
             layer.assign_positions(self._places)
         return layer
 
@@ -207,11 +219,13 @@ def _without_small(rows: list[int]) -> tuple[int, ...]:
         >>> _without_small([0, 5000, 3, 400, 2])
         (0, 5003, 0, 402, 0)
     """
-    fewest, kept = _SMALL * sum(rows), list(rows)
+    minimum = _MINIMUM_SHARE * sum(rows)
+    kept = list(rows)
     for k in range(len(kept) - 1, 0, -1):
         below = [n for n in range(k) if kept[n]]
-        if below and kept[k] < fewest:
-            kept[below[-1]], kept[k] = kept[below[-1]] + kept[k], 0
+        if below and kept[k] < minimum:
+            kept[below[-1]] += kept[k]
+            kept[k] = 0
     return tuple(kept)
 
 
@@ -232,7 +246,7 @@ def _mixing(factors: Factors, total: float) -> np.ndarray:
 
 
 def _hull(levels: Sequence[_Level]) -> list[_Level]:
-    """Returns the levels that lose the least for their bytes, by increasing bytes.
+    """Returns the levels of least loss for their bytes, by increasing bytes.
 
     Those on the lower convex hull, with "no bytes, everything lost" as its first point, of which
     each has clearly more bytes than the one before.

@@ -88,7 +88,8 @@ def factor_bytes(
 
     Its bias stays. With `bits` they are integers in groups of `GROUP`, otherwise floats.
     """
-    number, bias = item_size(layer.variable_dtype), getattr(layer, "bias", None)
+    number = item_size(layer.variable_dtype)
+    bias = getattr(layer, "bias", None)
     size = 0 if bias is None else number * int(np.prod(bias.shape))
     for shape in shapes:
         floats = number * shape[0] * shape[1]
@@ -119,7 +120,8 @@ def applications(layer: keras.layers.Layer, shape: Sequence[int | None]) -> int:
     elif isinstance(layer, keras.layers.EinsumDense):
         inputs, kernel, _ = labels_of(layer.equation)
         before, _, after = inputs.partition("...")
-        labels = (*before, *[""] * (len(shape) - len(before) - len(after)), *after)
+        unnamed = len(shape) - len(before) - len(after)
+        labels = [*before, *("" for _ in range(unnamed)), *after]
         pairs = zip(labels[1:], sizes, strict=True)
         sizes = [size for label, size in pairs if label not in kernel or not label]
     elif hasattr(layer, "data_format"):

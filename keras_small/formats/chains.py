@@ -35,24 +35,27 @@ def convolution_candidates(
     if reason_against_factors(layer) is not None:
         return []
     kernel = ops.convert_to_numpy(layer.kernel).astype("float64")
-    rounding, quantize = 0.0, None
+    rounding = 0.0
+    quantize = None
     if bits is not None:
         quantize = functools.partial(quantize_chain, bits=bits, batch=statistics.inputs)
         matrix = kernel.reshape(-1, kernel.shape[-1])
-        near = integer_groups.rounded_matrix(matrix, bits, GROUP, moment=statistics.moment)
-        near = near.reshape(kernel.shape)
-        rounding = convolution_factors.kernel_error(kernel, near, statistics.moment)
+        rounded = integer_groups.rounded_matrix(matrix, bits, GROUP, moment=statistics.moment)
+        rounded = rounded.reshape(kernel.shape)
+        rounding = convolution_factors.kernel_error(kernel, rounded, statistics.moment)
     return [
         Candidate(
-            name,
-            ranks,
-            bits,
-            factor_bytes(layer, [(f.size // f.shape[-1], f.shape[-1]) for f in factors], bits),
+            format=name,
+            ranks=ranks,
+            bits=bits,
+            bytes=factor_bytes(
+                layer, [(f.size // f.shape[-1], f.shape[-1]) for f in factors], bits
+            ),
             # The roundings of all kernels of the chain add up.
-            float(np.sqrt(error**2 + len(factors) * rounding**2)),
-            _flops(layer, factors),
-            functools.partial(chain_of, layer, factors),
-            quantize,
+            error=float(np.sqrt(error**2 + len(factors) * rounding**2)),
+            flops=_flops(layer, factors),
+            make=functools.partial(chain_of, layer, factors),
+            quantize=quantize,
         )
         for ranks, factors, error in factor(kernel, statistics.moment)
     ]
@@ -63,7 +66,8 @@ def _flops(layer: keras.layers.Layer, factors: Sequence[np.ndarray]) -> int:
 
     The parts before the one that has the strides are computed at more positions.
     """
-    total, positions = 0, 1
+    total = 0
+    positions = 1
     for part, factor in zip(reversed(chain_parts(layer, factors)), reversed(factors), strict=True):
         total += 2 * factor.size * positions
         positions *= int(np.prod(part))
@@ -83,7 +87,8 @@ def chain_parts(layer: keras.layers.Layer, factors: Sequence[np.ndarray]) -> lis
 
 def quantize_chain(layer: LayerChain, bits: int, batch: np.ndarray | None) -> LayerChain:
     """Returns a chain of integers; each part is calibrated on what the parts before return."""
-    parts, inputs = [], batch
+    parts = []
+    inputs = batch
     for part in layer.parts:
         moments = {}
         rows = None if inputs is None else input_rows(part, inputs)

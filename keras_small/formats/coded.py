@@ -41,10 +41,12 @@ _TABLE_STEPS = tuple(2 ** (k / 18) for k in range(-72, 56))
 _UNSEEN_COUNT = 1.0
 # Steps of rows from a power of 2 to the next one; few different ones take few bytes.
 _STEP_CLASSES = 2
-# The least weight of a row, as a share of the most: a file stores steps that differ by up to 2^15.
-_LEAST_WEIGHT = 2.0**-28
-# The bits of a table in principal axes, and the most rows that tell its bytes.
-_BITS, _ROWS = 8, 4096
+# Minimum weight of a row, as a share of the maximum: a file stores steps that differ by up to 2^15.
+_MINIMUM_WEIGHT = 2.0**-28
+# The bits of a table in principal axes.
+_BITS = 8
+# Maximum rows by which its coded bytes are estimated.
+_ROWS = 4096
 _ROTATIONS = 60
 # About the bytes of a kernel in the index of a file.
 _ENTRY = 50
@@ -78,22 +80,24 @@ def candidates(
             for kernel, moment in zip(kernels, factored, strict=True)
         ]
         pairs = list(zip(kernels, rounded, strict=True))
-        squares = [k.squares_of(r.near, r.sample, k.moment) for k, r in pairs]
-        error, weighted = dense.error_of(squares, kernels), None
+        squares = [k.squares_of(r.restored, r.sample, k.moment) for k, r in pairs]
+        error = dense.error_of(squares, kernels)
+        weighted = None
         if is_table(layer):
             # The errors of tables count all directions alike.
-            alike = kernels[0].squares_of(rounded[0].near, rounded[0].sample, None)
-            error, weighted = dense.error_of([alike, *squares[1:]], kernels), error
+            alike = kernels[0].squares_of(rounded[0].restored, rounded[0].sample, None)
+            weighted = error
+            error = dense.error_of([alike, *squares[1:]], kernels)
         found.append(
             Candidate(
-                "dense",
-                (round(100 * step),),
-                width,
-                rest + sum(r.bytes for r in rounded),
-                error,
-                dense_flops(layer),
-                lambda: copy_layer(layer),
-                functools.partial(
+                format="dense",
+                ranks=(round(100 * step),),
+                bits=width,
+                bytes=rest + sum(r.bytes for r in rounded),
+                error=error,
+                flops=dense_flops(layer),
+                make=lambda: copy_layer(layer),
+                quantize=functools.partial(
                     dense.quantize, bits=width, group_size=group, moments=moments, step=step
                 ),
                 weighted_error=weighted,
@@ -104,12 +108,12 @@ def candidates(
 
 def _table_candidates(layer: keras.layers.Embedding, statistics: Statistics) -> list[Candidate]:
     """Returns the table in principal axes, with steps by how often ids occurred."""
-    few = layer.input_dim < layer.output_dim  # a basis of them takes more than they do
-    if few or statistics.counts is None or not is_plain_table(layer):
+    basis_is_larger = layer.input_dim < layer.output_dim
+    if basis_is_larger or statistics.counts is None or not is_plain_table(layer):
         return []
     errors = TableErrors(layer, statistics)
     factors = errors.factors
-    rotation = _rotation(factors.coordinates, _ROTATIONS * (statistics.renumber is not None))
+    rotation = _rotation(factors.coordinates, _ROTATIONS if statistics.kept_ids is not None else 0)
     coordinates = factors.coordinates @ rotation
     basis = (rotation.T @ factors.basis).astype("float32")
     of_basis = factors.squares @ np.square(rotation)
@@ -117,7 +121,7 @@ def _table_candidates(layer: keras.layers.Embedding, statistics: Statistics) -> 
     squares = weights @ np.einsum("vk,vk->v", coordinates, coordinates)
     size = np.sqrt(squares / coordinates.size) or 1.0
     highest = [np.maximum(part.max(axis=1), -part.min(axis=1)) for part in (coordinates, basis)]
-    some = np.linspace(0, len(coordinates) - 1, min(len(coordinates), _ROWS)).astype(int)
+    spread = np.linspace(0, len(coordinates) - 1, min(len(coordinates), _ROWS)).astype(int)
 
     def make(rows: np.ndarray | slice) -> LowRankEmbedding:
         sizes = layer.input_dim, layer.output_dim, len(basis)
@@ -131,27 +135,28 @@ def _table_candidates(layer: keras.layers.Embedding, statistics: Statistics) -> 
         price = step * size
         steps = _steps(highest[0], weights, price), _steps(highest[1], of_basis, price)
         classes = np.rint(_STEP_CLASSES * np.log2(steps[0].max() / steps[0])).astype("uint8")
-        order, told = None, some
+        order = None
+        encoded = spread
         rows: np.ndarray | slice = slice(None)
-        if statistics.renumber is not None:
+        if statistics.kept_ids is not None:
             integers = _integers(coordinates, steps[0])
-            order = told = rows = arrays.sorted_rows(classes, integers, statistics.renumber)
-        integers = _integers(coordinates[told], steps[0][told])
+            order = encoded = rows = arrays.sorted_rows(classes, integers, statistics.kept_ids)
+        integers = _integers(coordinates[encoded], steps[0][encoded])
         coded = coded_bytes(integers, coordinates.size, are_sorted=order is not None)
-        whole = classes[rows], _integers(basis, steps[1])
-        coded += sum(len(arrays.encode(array)[1]) for array in whole) + 3 * _ENTRY
-        near = _rounded(coordinates[errors.rows], steps[0][errors.rows]) @ _rounded(basis, steps[1])
-        error, weighted = errors.of(near @ factors.inverse)
+        others = (classes[rows], _integers(basis, steps[1]))
+        coded += sum(len(arrays.encode(array)[1]) for array in others) + 3 * _ENTRY
+        rounded = _rounded(coordinates[errors.rows], steps[0][errors.rows])
+        error, weighted = errors.of(rounded @ _rounded(basis, steps[1]) @ factors.inverse)
         found.append(
             Candidate(
-                "low_rank",
-                (len(basis), round(100 * step)),
-                _BITS,
-                coded,
-                error,
-                2 * basis.size,
-                functools.partial(make, rows),
-                functools.partial(
+                format="low_rank",
+                ranks=(len(basis), round(100 * step)),
+                bits=_BITS,
+                bytes=coded,
+                error=error,
+                flops=2 * basis.size,
+                make=functools.partial(make, rows),
+                quantize=functools.partial(
                     QuantizedLowRankEmbedding.from_layer,
                     bits=_BITS,
                     steps=(steps[0][rows], steps[1]),
@@ -168,20 +173,20 @@ def _rotation(coordinates: np.ndarray, rounds: int) -> np.ndarray:
 
     As for independent components, the mean of a power of the coordinates is the largest.
     """
-    some = coordinates[:: math.ceil(len(coordinates) / _ROWS)]
-    rows = some / (np.linalg.norm(some, axis=1, keepdims=True) + 1e-12)
+    rows = coordinates[:: math.ceil(len(coordinates) / _ROWS)]
+    rows = rows / (np.linalg.norm(rows, axis=1, keepdims=True) + 1e-12)
     rotation = np.eye(rows.shape[1], dtype="float32")
     for _ in range(rounds):
-        left, _, right = np.linalg.svd(rows.T @ np.square(np.maximum(rows @ rotation, 0)))
-        rotation = left @ right
+        u, _, vt = np.linalg.svd(rows.T @ np.square(np.maximum(rows @ rotation, 0)))
+        rotation = u @ vt
     return rotation
 
 
 def _steps(highest: np.ndarray, weights: np.ndarray, price: float) -> np.ndarray:
     """Returns steps for rows of some weights, so that 8 bits hold their `highest` numbers."""
-    wanted = -np.log2(np.maximum(weights, _LEAST_WEIGHT * (weights.max() or 1.0))) / 2
-    least = np.log2(highest / (2 ** (_BITS - 1) - 1) / price + 1e-30)
-    levels = np.maximum(np.rint(_STEP_CLASSES * wanted), np.ceil(_STEP_CLASSES * least))
+    wanted = -np.log2(np.maximum(weights, _MINIMUM_WEIGHT * (weights.max() or 1.0))) / 2
+    minimum = np.log2(highest / (2 ** (_BITS - 1) - 1) / price + 1e-30)
+    levels = np.maximum(np.rint(_STEP_CLASSES * wanted), np.ceil(_STEP_CLASSES * minimum))
     return price * 2.0 ** (levels / _STEP_CLASSES)
 
 
@@ -190,8 +195,8 @@ def _rounded(matrix: np.ndarray, steps: np.ndarray) -> np.ndarray:
 
 
 def _integers(matrix: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    whole = integer_groups.rounded_in_steps(matrix / steps[:, None])
-    return (whole + 2 ** (_BITS - 1)).astype("uint8")
+    integers = integer_groups.rounded_in_steps(matrix / steps[:, None])
+    return (integers + 2 ** (_BITS - 1)).astype("uint8")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,7 +204,7 @@ class _Rounded:
     """Some columns of a kernel, what their integers stand for, and its coded bytes."""
 
     sample: np.ndarray
-    near: np.ndarray
+    restored: np.ndarray
     bytes: int
 
 

@@ -30,7 +30,7 @@ from keras_small.survey.kinds import is_table, second_table
 # bits also whole columns are, for runtimes whose products are fastest then.
 _GROUPS = {8: (128,), 6: (64,), 4: (32, 128), 3: (16, 32, 64), 2: (16, 32)}
 LARGEST_GROUP = 128
-# The most columns of a kernel, or rows of a table, by which the errors are estimated.
+# Maximum columns of a kernel, or rows of a table, by which the errors are estimated.
 _SAMPLE = 512
 
 
@@ -55,21 +55,23 @@ def candidates(
     share = _share(kernels, *pairs[0])
     found = []
     for width, group in pairs:
-        error, weighted = share * relative_error(kernels, width, group), None
+        error = share * relative_error(kernels, width, group)
+        weighted = None
         if is_table(layer):
             # The errors of tables count all directions alike.
             alike = [dataclasses.replace(kernels[0], moment=None), *kernels[1:]]
-            error, weighted = relative_error(alike, width, group), error
+            weighted = error
+            error = relative_error(alike, width, group)
         found.append(
             Candidate(
-                "dense",
-                (group,),
-                width,
-                rest + sum(kernel.stored_bytes(width, group) for kernel in kernels),
-                error,
-                dense_flops(layer),
-                lambda: copy_layer(layer),
-                functools.partial(quantize, bits=width, group_size=group, moments=moments),
+                format="dense",
+                ranks=(group,),
+                bits=width,
+                bytes=rest + sum(kernel.stored_bytes(width, group) for kernel in kernels),
+                error=error,
+                flops=dense_flops(layer),
+                make=lambda: copy_layer(layer),
+                quantize=functools.partial(quantize, bits=width, group_size=group, moments=moments),
                 weighted_error=weighted,
             )
         )
@@ -103,34 +105,35 @@ class Kernel:
         columns = self.sample()
         moment = self.moment if by_moment else None
         groups = integer_groups.quantize_groups(columns, bits, group, moment=moment)
-        near = integer_groups.restored_matrix(groups, len(columns), bits, group)
-        return self.squares_of(near, columns, self.moment)
+        restored = integer_groups.restored_matrix(groups, len(columns), bits, group)
+        return self.squares_of(restored, columns, self.moment)
 
     def sample(self) -> np.ndarray:
         """Returns some of the columns, or some of the rows as columns."""
-        columns = np.take(self.matrix, self._some, axis=1 - self.axis)
+        columns = np.take(self.matrix, self._sampled, axis=1 - self.axis)
         return columns if self.axis == 0 else columns.T
 
     @property
-    def _some(self) -> np.ndarray:
+    def _sampled(self) -> np.ndarray:
         across = self.matrix.shape[1 - self.axis]
         return np.linspace(0, across - 1, min(across, _SAMPLE)).astype(int)
 
     def squares_of(
-        self, near: np.ndarray, columns: np.ndarray, moment: np.ndarray | None
+        self, restored: np.ndarray, columns: np.ndarray, moment: np.ndarray | None
     ) -> tuple[float, float]:
-        """Returns the squared errors of what is near a sample, and its squares."""
-        weights = 1.0 if self.weights is None else self.weights[self._some]
+        """Returns the squared errors of a sample's rounded columns, and its squares."""
+        weights = 1.0 if self.weights is None else self.weights[self._sampled]
         error, size = (
             float((weights * x * (x if moment is None else moment @ x)).sum())
-            for x in (near - columns, columns)
+            for x in (restored - columns, columns)
         )
         return error, size
 
 
 def kernels_of(layer: keras.layers.Layer, moments: dict[str, np.ndarray]) -> list[Kernel]:
     kind = cast(type[IntegerKernels], quantized_kind(layer))
-    empty, kernels = kind.empty(layer, 8), []
+    empty = kind.empty(layer, 8)
+    kernels = []
     for name in empty.kernel_names:
         kernel = getattr(layer, name)
         size = int(np.prod(kernel.shape)) * item_size(layer.variable_dtype)

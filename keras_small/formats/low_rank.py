@@ -8,8 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_small.building import grouped_rows
-from keras_small.formats import chains, recurrent
+from keras_small.formats import chains, grouped_rows, recurrent
 from keras_small.formats.candidates import (
     GROUP,
     Candidate,
@@ -83,33 +82,34 @@ def _kernel_candidates(
     rows, columns = kernel.shape
     bias = None if layer.bias is None else ops.convert_to_numpy(layer.bias)
     # The error of integers hardly depends on the rank.
-    rounding, quantize = 0.0, None
+    rounding = 0.0
+    quantize = None
     if bits is not None:
         moments = {} if statistics.moment is None else {"kernel": statistics.moment}
         small = quantized_layer(layer, bits, GROUP, moments)
         rounding = output_error(layer, small, statistics)
         quantize = functools.partial(_quantize_factors, bits=bits, batch=statistics.inputs)
     scale = None if statistics.moment is None else low_rank.square_root(statistics.moment)
-    left, right, errors = low_rank.low_rank_factors(kernel, scale)
+    inner, outer, errors = low_rank.low_rank_factors(kernel, scale)
 
     def make(rank: int) -> keras.layers.Layer:
         new = (LowRankEinsumDense if einsum else LowRankDense).like(layer, rank)
         new.build(input_shape(layer))
         # Split each singular value evenly, so that both factors quantize well.
-        root = np.sqrt(np.linalg.norm(left[:, :rank], axis=0) + 1e-30)
-        new.assign_factors(left[:, :rank] / root, right[:rank] * root[:, None], bias)
+        root = np.sqrt(np.linalg.norm(inner[:, :rank], axis=0) + 1e-30)
+        new.assign_factors(inner[:, :rank] / root, outer[:rank] * root[:, None], bias)
         return new
 
     return [
         Candidate(
-            "low_rank",
-            (rank,),
-            bits,
-            factor_bytes(layer, [(rows, rank), (rank, columns)], bits),
-            float(np.sqrt(errors[rank] ** 2 + 2 * rounding**2)),
-            2 * rank * (rows + columns),
-            functools.partial(make, rank),
-            quantize,
+            format="low_rank",
+            ranks=(rank,),
+            bits=bits,
+            bytes=factor_bytes(layer, [(rows, rank), (rank, columns)], bits),
+            error=float(np.sqrt(errors[rank] ** 2 + 2 * rounding**2)),
+            flops=2 * rank * (rows + columns),
+            make=functools.partial(make, rank),
+            quantize=quantize,
         )
         for rank in ranks_to_try(len(errors) - 1)
     ]
@@ -119,7 +119,8 @@ def _table_candidates(
     layer: keras.layers.Embedding, statistics: Statistics, bits: int | None
 ) -> list[Candidate]:
     errors = TableErrors(layer, statistics)
-    factors, basis = errors.factors, errors.factors.basis.astype("float32")
+    factors = errors.factors
+    basis = factors.basis.astype("float32")
     number = item_size(layer.variable_dtype)
     bits = None if bits is None else max(bits, 4)
     quantize = (
@@ -133,21 +134,27 @@ def _table_candidates(
     def make(rank: int) -> LowRankEmbedding:
         new = LowRankEmbedding(layer.input_dim, layer.output_dim, rank, **embedding_options(layer))
         new.build()
-        left, right, rotation = factors.coordinates[:, :rank], basis[:rank], rotation_of(rank)
+        coordinates = factors.coordinates[:, :rank]
+        leading = basis[:rank]
+        rotation = rotation_of(rank)
         if rotation is not None:
-            left, right = left @ rotation, rotation.T @ right
-        new.assign_factors(left, right)
+            coordinates = coordinates @ rotation
+            leading = rotation.T @ leading
+        new.assign_factors(coordinates, leading)
         return new
 
     def candidate(rank: int) -> Candidate:
-        approximation, columns = errors.coordinates[:, :rank], basis.shape[1]
+        approximation = errors.coordinates[:, :rank]
+        columns = basis.shape[1]
         rotation = rotation_of(rank)
         if rotation is not None and bits is not None:
             rotated_rows = approximation @ rotation
             rounded = integer_groups.rounded_matrix(rotated_rows, bits, rank, axis=1)
-            right = rotation.T @ basis[:rank]
-            right = integer_groups.rounded_matrix(right, BASIS_BITS, columns, axis=1)
-            approximation = rounded @ (right @ factors.inverse)
+            rotated_basis = rotation.T @ basis[:rank]
+            rounded_basis = integer_groups.rounded_matrix(
+                rotated_basis, BASIS_BITS, columns, axis=1
+            )
+            approximation = rounded @ (rounded_basis @ factors.inverse)
             size = integer_groups.stored_bytes((layer.input_dim, rank), bits, rank, axis=1)
             size += integer_groups.stored_bytes((rank, columns), BASIS_BITS, columns, axis=1)
         else:
@@ -155,14 +162,14 @@ def _table_candidates(
         error, weighted = errors.of(approximation)
         flops = 2 * rank * columns
         return Candidate(
-            "low_rank",
-            (rank,),
-            bits,
-            size,
-            error,
-            flops,
-            functools.partial(make, rank),
-            quantize,
+            format="low_rank",
+            ranks=(rank,),
+            bits=bits,
+            bytes=size,
+            error=error,
+            flops=flops,
+            make=functools.partial(make, rank),
+            quantize=quantize,
             weighted_error=weighted,
         )
 

@@ -13,7 +13,7 @@ from keras_small.storage.recurrent import cells_of, on_other_cells, states_of
 from keras_small.survey.calibration import Statistics
 from keras_tnattn.ops import low_rank
 
-# The most rows of inputs for which the states are computed.
+# Maximum rows of inputs for which the states are computed.
 _BATCH = 32
 
 
@@ -69,14 +69,14 @@ def candidates(
         ]
         found.append(
             Candidate(
-                "low_rank",
-                ranks,
-                bits,
-                factor_bytes(cell, shapes, bits),
-                error,
-                2 * sum(kernel.size for kernel in kernels),
-                make,
-                None if bits is None else functools.partial(quantize_cells, bits=bits),
+                format="low_rank",
+                ranks=ranks,
+                bits=bits,
+                bytes=factor_bytes(cell, shapes, bits),
+                error=error,
+                flops=2 * sum(kernel.size for kernel in kernels),
+                make=make,
+                quantize=None if bits is None else functools.partial(quantize_cells, bits=bits),
             )
         )
     return found

@@ -24,7 +24,7 @@ class Runtime:
         suffix: The end of the names of its files.
         bits: The bits of integers whose files stay small.
         table_formats: The formats of tables whose lookups are fast.
-        table_bits: The fewest bits of tables whose lookups are fast.
+        table_bits: Minimum bits of tables whose lookups are fast.
         whole_columns: Whether products with 8 bits are fastest if a column is one group.
         symmetric: Whether products with integers take no zeros, so that the middle integer stands
             for 0. Convolutions with 8 bits never do.
@@ -61,18 +61,21 @@ def fit_for(
     are one group, which are made for runtimes.
     """
     limits = None if runtime is None else RUNTIMES[runtime]
-    whole = any(map(_has_whole_columns, candidates)) and limits is not None and limits.whole_columns
+    prefers_columns = limits is not None and limits.whole_columns
+    by_columns = prefers_columns and any(map(_has_whole_columns, candidates))
 
     def fits(candidate: Candidate) -> bool:
         of_bytes = candidate.format == "dense" and candidate.bits == 8 and not is_table(layer)
-        if of_bytes and _has_whole_columns(candidate) != whole:
+        if of_bytes and _has_whole_columns(candidate) != by_columns:
             return False
         if limits is None:
             return True
         if candidate.bits is not None and candidate.bits not in limits.bits:
             return False
-        few = candidate.bits is not None and candidate.bits < limits.table_bits
-        return not is_table(layer) or (candidate.format in limits.table_formats and not few)
+        if not is_table(layer):
+            return True
+        has_slow_bits = candidate.bits is not None and candidate.bits < limits.table_bits
+        return candidate.format in limits.table_formats and not has_slow_bits
 
     def takes_no_zeros(candidate: Candidate) -> bool:
         of_bytes = hasattr(layer, "kernel_size") and candidate.bits == 8

@@ -23,9 +23,10 @@ def _factorings(kernel: np.ndarray, moment: np.ndarray | None) -> Iterator[chain
     first, *others, channels, filters = kernel.shape
     if first == 1 or max(others, default=1) == 1:
         return
-    high, wide = first * channels, math.prod(others) * filters
-    shares = (int(share * kernel.size / (high + wide)) for share in chains.SHARES)
-    ranks = list(dict.fromkeys(max(1, min(high, wide, rank)) for rank in shares))
+    rows = first * channels
+    columns = math.prod(others) * filters
+    shares = (int(share * kernel.size / (rows + columns)) for share in chains.SHARES)
+    ranks = list(dict.fromkeys(max(1, min(rows, columns, rank)) for rank in shares))
     series = factors.spatial_series(kernel, ranks, moment)
     for rank, parts in zip(ranks, series, strict=True):
         yield (rank,), parts, factors.kernel_error(kernel, factors.product(*parts), moment)

@@ -19,7 +19,7 @@ import numpy as np
 from keras import ops
 
 from keras_small.asked.progress import tell
-from keras_small.building import grouped_rows
+from keras_small.formats import grouped_rows
 from keras_small.formats.candidates import Candidate, factor_bytes, item_size
 from keras_small.storage.convolution_factors import kernel_error
 from keras_small.storage.quantized_embeddings import QuantizedTTEmbedding, rounded_core
@@ -32,13 +32,13 @@ from keras_tnattn.ops import tensor_train
 
 _KERNEL_RANKS = (4, 8, 16, 32, 64)
 # Tables with fewer rows get no tensor train.
-FEWEST_ROWS = 500
+MINIMUM_ROWS = 500
 # The ranks of tensor trains that are tried: shares of the number of columns and, for each, of the
 # rank at which the tensor train is half as large as a table of low rank.
 _WIDTHS = (1.0, 0.875, 0.75, 0.625, 0.5, 0.4375, 0.375, 0.3125, 0.25, 0.1875, 0.125, 0.0625)
 _DEPTHS = tuple(0.92**n for n in range(36))
-# Tensor trains are tried if their error before all improvement is at most this many times as large
-# as that of any smaller one.
+# Maximum factor between the error of a tensor train before all improvement and that of any smaller
+# one; others are not tried.
 _MARGIN = 1.07
 # How often the rows of a chosen tensor train move to better places.
 _ROUNDS = 6
@@ -52,7 +52,7 @@ def candidates(
 ) -> list[Candidate]:
     """Returns the tensor trains of a dense layer of 64 units or more, or of a large table."""
     if is_table(layer):
-        worth = layer.input_dim >= FEWEST_ROWS and is_plain_table(layer)
+        worth = layer.input_dim >= MINIMUM_ROWS and is_plain_table(layer)
         return _table_candidates(layer, statistics, bits) if worth else []
     if kind_of(layer) is keras.layers.Dense and min(layer.kernel.shape) >= 64:
         return _kernel_candidates(layer, statistics)
@@ -76,7 +76,17 @@ def _kernel_candidates(layer: keras.layers.Dense, statistics: Statistics) -> lis
         size = factor_bytes(layer, [(1, core.size) for core in cores], None)
         make = functools.partial(TTDense.from_dense, layer, *shapes, rank, name=layer.name)
         flops = int(tensor_train.contraction_plan(*shapes, (rank,)).flops_per_row)
-        trains.append(Candidate("tensor_train", (rank,), None, size, error, flops, make))
+        trains.append(
+            Candidate(
+                format="tensor_train",
+                ranks=(rank,),
+                bits=None,
+                bytes=size,
+                error=error,
+                flops=flops,
+                make=make,
+            )
+        )
     return trains
 
 
@@ -84,13 +94,14 @@ def _table_candidates(
     layer: keras.layers.Embedding, statistics: Statistics, bits: int | None
 ) -> list[Candidate]:
     """Decomposes a table for all widths and ranks, and estimates what improvement will bring."""
-    errors, number = TableErrors(layer, statistics), item_size(layer.variable_dtype)
+    errors = TableErrors(layer, statistics)
+    number = item_size(layer.variable_dtype)
     bits = None if bits is None else max(bits, 4)
     groups = _grouped_rows(layer, statistics, errors.weights, errors.factors, bits)
     groups = _promising(groups, number)
     return [
-        _candidate(train, left, errors, number)
-        for trains, left in zip(groups, _errors_left(groups), strict=True)
+        _candidate(train, error_left, errors, number)
+        for trains, error_left in zip(groups, _errors_left(groups), strict=True)
         for train in trains
     ]
 
@@ -101,23 +112,27 @@ def _candidate(
     """Returns a candidate, of which improvement will leave a share of the error."""
     a, b, places = train.first
     exact = grouped_rows.lookup(a, b, places[errors.rows])
-    approximation, size, bits = exact, train.size(number), train.bits
+    approximation = exact
+    size = train.size(number)
+    bits = train.bits
     if bits is not None:
         approximation, size = train.rounded_rows(number, errors.rows)
     target = errors.coordinates[:, : exact.shape[1]]
     improved_error, weighted = errors.of(approximation + (error_left - 1) * (exact - target))
     return Candidate(
-        "tensor_train",
-        train.ranks,
-        bits,
-        size,
-        errors.of(approximation)[0],
-        2 * max(train.ranks) * train.layer.output_dim,
-        train.make,
-        None if bits is None else functools.partial(QuantizedTTEmbedding.from_layer, bits=bits),
-        improved_error,
-        weighted,
-        train.id_order,
+        format="tensor_train",
+        ranks=train.ranks,
+        bits=bits,
+        bytes=size,
+        error=errors.of(approximation)[0],
+        flops=2 * max(train.ranks) * train.layer.output_dim,
+        make=train.make,
+        quantize=None
+        if bits is None
+        else functools.partial(QuantizedTTEmbedding.from_layer, bits=bits),
+        improved_error=improved_error,
+        weighted_error=weighted,
+        id_order=train.id_order,
     )
 
 
@@ -125,21 +140,22 @@ def _errors_left(groups: list[list["_GroupedRows"]]) -> np.ndarray:
     """Returns for each group how much of the error one round of improvement leaves.
 
     Only the chosen tensor train will be improved. How much that helps depends mostly on the width,
-    so it is measured on one of the middle ranks, for the least, a middle and the largest width.
+    so it is measured on one of the middle ranks, for the smallest, a middle and the largest width.
     """
     measured = sorted({0, len(groups) // 2, len(groups) - 1}) if groups else []
-    left = [groups[n][len(groups[n]) // 2].measured_error_left() for n in measured]
-    return np.interp(range(len(groups)), measured, left) if groups else np.zeros(0)
+    errors = [groups[n][len(groups[n]) // 2].measured_error_left() for n in measured]
+    return np.interp(range(len(groups)), measured, errors) if groups else np.zeros(0)
 
 
 def _promising(groups: list[list["_GroupedRows"]], number: int) -> list[list["_GroupedRows"]]:
     """Leaves out tensor trains that others of their size will surely beat."""
     sizes = {id(train): train.size(number) for group in groups for train in group}
     trains = sorted((t for group in groups for t in group), key=lambda t: sizes[id(t)])
-    least, kept = np.inf, set()
+    minimum = np.inf
+    kept = set()
     for train in trains:
-        least = min(least, train.first_error)
-        if train.first_error <= _MARGIN * least:
+        minimum = min(minimum, train.first_error)
+        if train.first_error <= _MARGIN * minimum:
             kept.add(id(train))
     chosen = [[train for train in group if id(train) in kept] for group in groups]
     return [group for group in chosen if group]
@@ -155,9 +171,8 @@ class _GroupedRows:
         weights: The weights of the rows.
         basis: Array `(K, D)`: the third core or, if `K = D`, a factor of the second.
         inverse_basis: The inverse of `basis`, if `K = D`.
-        renumber: The number of leading ids that stay if the others may be renumbered, or `None`.
+        kept_ids: The number of leading ids that stay if the others may be renumbered, or `None`.
         bits: Bits of the integers, or `None` for floats.
-        fast: Whether to improve it for a shorter time.
         first: Both cores of the rows and the places of the rows, to begin with.
         first_error: The error of these, as the SVD sees it.
     """
@@ -167,9 +182,8 @@ class _GroupedRows:
     weights: np.ndarray
     basis: np.ndarray
     inverse_basis: np.ndarray
-    renumber: int | None
+    kept_ids: int | None
     bits: int | None
-    fast: bool
     first: tuple[np.ndarray, np.ndarray, np.ndarray]
     first_error: float
 
@@ -185,12 +199,12 @@ class _GroupedRows:
     @property
     def _bytes_of_positions(self) -> int:
         rows = len(self.rows)
-        return 0 if self.renumber is not None else rows * (2 if rows <= 2**16 else 4)
+        return 0 if self.kept_ids is not None else rows * (2 if rows <= 2**16 else 4)
 
     @functools.cached_property
     def best(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The cores and the places, improved in turns; with `bits`, fit to be rounded."""
-        a, b, places = self._improve(2 if self.fast else _ROUNDS)
+        a, b, places = self._improve(_ROUNDS)
         if self.bits is None:
             return a, b, places
         a, b = grouped_rows.rotate(*grouped_rows.balance(a, b))
@@ -205,7 +219,7 @@ class _GroupedRows:
             a, b = grouped_rows.refit(a, b, self.rows, self.weights, places)
             shift = 0.5 * (turn % 2)
             places = grouped_rows.rearrange(
-                a, b, self.rows, self.weights, places, self.renumber or 0, shift=shift
+                (a, b), self.rows, self.weights, places, self.kept_ids or 0, shift=shift
             )
         return *grouped_rows.refit(a, b, self.rows, self.weights, places, sweeps=2), places
 
@@ -246,7 +260,7 @@ class _GroupedRows:
         return [a[None, :, None], b[:, :, None], self.basis[:, None, :, None]]
 
     def make(self) -> TTEmbedding:
-        """Returns the embedding; without `renumber` a table of positions maps the ids to places."""
+        """Returns the embedding; without `kept_ids` a table of positions maps the ids to places."""
         a, b, places = self.best
         cores = self._cores(a, b)
         new = TTEmbedding(
@@ -255,17 +269,17 @@ class _GroupedRows:
             tuple(core.shape[1] for core in cores),
             tuple(core.shape[2] for core in cores),
             self.ranks,
-            reorder_rows=self.renumber is None,
+            reorder_rows=self.kept_ids is None,
             **embedding_options(self.layer),
         )
         new.build()
         new.assign_cores(cores)
-        if self.renumber is None:
+        if self.kept_ids is None:
             new.positions.assign(places)
         return new
 
     def id_order(self) -> np.ndarray | None:
-        return None if self.renumber is None else np.argsort(self.best[2])
+        return None if self.kept_ids is None else np.argsort(self.best[2])
 
 
 def _grouped_rows(
@@ -278,10 +292,9 @@ def _grouped_rows(
     """Returns the tensor trains to try: a list for each number of columns of the coordinates."""
     num_rows, columns = factors.coordinates.shape
     weights = weights.astype("float32")
-    places = grouped_rows.similar_places(factors.coordinates, statistics.renumber or 0)
+    places = grouped_rows.similar_places(factors.coordinates, statistics.kept_ids or 0)
     total = factors.squares.sum() or 1.0
-    shares = _WIDTHS[3::4] if statistics.fast else _WIDTHS
-    widths = sorted({max(1, round(share * columns)) for share in shares})
+    widths = sorted({max(1, round(share * columns)) for share in _WIDTHS})
     groups = []
     for number, width in enumerate(widths, 1):
         tell("  tensor trains: group %d of %d", number, len(widths))
@@ -291,23 +304,23 @@ def _grouped_rows(
         largest = num_rows * width // (2 * (shape[0] + shape[1] * width))
         largest = min(largest, math.isqrt(GRAM_NUMBERS // max(shape)))
         ranks = sorted({max(1, round(share * largest)) for share in _DEPTHS})
-        a, b, left = grouped_rows.decomposition(rows, weights, places, shape, ranks[-1])
-        inside, outside = factors.squares[:width].sum(), factors.squares[width:].sum()
+        a, b, errors = grouped_rows.decomposition(rows, weights, places, shape, ranks[-1])
+        inside = factors.squares[:width].sum()
+        outside = factors.squares[width:].sum()
         groups.append(
             [
                 _GroupedRows(
-                    layer,
-                    rows,
-                    weights,
-                    basis,
-                    factors.inverse,
-                    statistics.renumber,
-                    bits,
-                    statistics.fast,
-                    (a[:, :rank], b[:rank], places),
-                    float(np.sqrt((left[rank] * inside + outside) / total)),
+                    layer=layer,
+                    rows=rows,
+                    weights=weights,
+                    basis=basis,
+                    inverse_basis=factors.inverse,
+                    kept_ids=statistics.kept_ids,
+                    bits=bits,
+                    first=(a[:, :rank], b[:rank], places),
+                    first_error=float(np.sqrt((errors[rank] * inside + outside) / total)),
                 )
-                for rank in (ranks[::3] if statistics.fast else ranks)
+                for rank in ranks
             ]
         )
     return groups

@@ -39,7 +39,8 @@ def share_out(
         if not steps:
             return {path: group[at[path]] for path, group in groups.items()}
         _, path, i, added = max(steps)
-        at[path], total = i, total + added
+        at[path] = i
+        total += added
 
 
 def _not_dominated(
@@ -53,9 +54,7 @@ def _not_dominated(
     return best
 
 
-def within_tolerance(
-    candidates: Sequence[Candidate], tolerance: float, accepts: Callable[[Candidate], bool]
-) -> Candidate:
-    """Returns the smallest candidate that is accepted and whose error is at most `tolerance`."""
+def within_tolerance(candidates: Sequence[Candidate], tolerance: float) -> Candidate:
+    """Returns the smallest candidate whose error is at most `tolerance`."""
     rising = sorted(candidates, key=lambda c: c.bytes)
-    return next(c for c in rising if c.error <= tolerance and accepts(c))
+    return next(c for c in rising if c.error <= tolerance)

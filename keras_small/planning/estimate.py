@@ -11,37 +11,45 @@ import numpy as np
 from keras import ops
 
 from keras_small.asked.batches import outputs_of
-from keras_small.building.grouped_rows import BLOCK
+from keras_small.asked.data import CalibrationData
 from keras_small.formats.candidates import byte_count
-from keras_small.formats.tensor_train import FEWEST_ROWS, GRAM_NUMBERS
+from keras_small.formats.grouped_rows import BLOCK
+from keras_small.formats.tensor_train import GRAM_NUMBERS, MINIMUM_ROWS
 from keras_small.storage.layer_chain import CONVOLUTIONS
-from keras_small.survey.calibration import Data
 from keras_small.survey.inventory import Inventory
 from keras_small.survey.kinds import is_plain_table, is_table
-from keras_small.survey.sensitivity import MOST_FEATURES
+from keras_small.survey.sensitivity import MAXIMUM_FEATURES
 
 # Costs in products of two floats, in units of what they multiply; the constants were fitted to the
 # cases of studies/benchmarks/compression_cost.py. Of a matrix `(m, n)`, `m >= n`, in units
-# of `m n^2`: the decompositions and errors of all ranks, and the roundings of all numbers of bits.
-_FACTORED, _ROUNDED = 40, 20
+# of `m n^2`: the decompositions and errors of all ranks.
+_FACTORED = 40
+# The roundings of all numbers of bits.
+_ROUNDED = 20
 # Of a convolution of `P` numbers in a patch, `P^3`: least squares for all ranks.
 _PATCHES = 60
 # Of a table of `V` rows of `D` features in blocks of `B` rows, `V B D`: rows that move.
 _MOVES = 4
 # `V D`: neighbors and singular vectors for all widths.
 _VECTORS = 2**14
-# `V D`, or the most numbers in two cores if these are fewer: the roundings of all candidates.
+# `V D`, or the maximum numbers in two cores if these are fewer: the roundings of all candidates.
 _ROUNDED_CORES = 2**17
-# Copies of a model and what does not depend on its size, and what does not for each layer: a second
-# and an eighth of one on a machine of 2^35 products a second.
-_COPIES, _LAYER = 2**35, 2**32
+# Copies of a model and what does not depend on its size: a second on a machine of 2^35 products a
+# second.
+_COPIES = 2**35
+# The same for each layer: an eighth of a second.
+_LAYER = 2**32
 # Programs that JAX compiles for the shapes of one layer and its candidates, in eager calls.
 _PROGRAMS = 50
 
 
-def describe_cost(inventory: Inventory, factored: bool, data: Data | None, bits: int | None) -> str:
+def describe_cost(
+    inventory: Inventory, factored: bool, data: CalibrationData | None, bits: int | None
+) -> str:
     """Returns how much there is to do, and about how long it takes."""
-    layers, run, batches = inventory.replaceable_layers, None, 0
+    layers = inventory.replaceable_layers
+    run = None
+    batches = 0
     if data is not None:
         run = functools.partial(outputs_of, inventory.model, data.batches[0])
         batches = len(data.batches)
@@ -69,7 +77,7 @@ def expected_seconds(
     tables = [layer for layer in layers.values() if is_table(layer)]
     seconds = 0.0
     if run is not None:
-        features = sum(min(table.output_dim, MOST_FEATURES) for table in tables)
+        features = sum(min(table.output_dim, MAXIMUM_FEATURES) for table in tables)
         runs = len(layers) + features + batches * (3 + 2 * len(tables))
         run()
         seconds += runs * timeit.timeit(run, number=1)
@@ -100,7 +108,7 @@ def multiplications(
     tables = [layer for layer in layers.values() if is_table(layer)]
     if factored:
         for table in tables:
-            if is_plain_table(table) and table.input_dim >= FEWEST_ROWS:
+            if is_plain_table(table) and table.input_dim >= MINIMUM_ROWS:
                 products += _of_tensor_trains(table.input_dim, table.output_dim, bits)
     return int(products)
 

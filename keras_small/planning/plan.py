@@ -8,28 +8,30 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_small.asked.batches import are_equal, outputs_of, renumber_ids
-from keras_small.asked.goals import Goal, Options, Smaller
+from keras_small.asked.batches import are_equal, outputs_of
+from keras_small.asked.data import CalibrationData
 from keras_small.asked.progress import is_told, tell
+from keras_small.asked.renumbering import Renumbering
 from keras_small.formats import candidates_for
 from keras_small.formats.candidates import Candidate, byte_count
 from keras_small.formats.runtime_tables import bits_for, fit_for
 from keras_small.planning.estimate import describe_cost
-from keras_small.survey.calibration import Data, Statistics, observe, reason_to_keep
+from keras_small.planning.options import FLOATS, Options
+from keras_small.planning.table_costs import measure_tables
+from keras_small.survey.calibration import Statistics, observe, reason_to_keep
 from keras_small.survey.copying import copy_of
 from keras_small.survey.inventory import Inventory
 from keras_small.survey.kinds import is_plain_table, is_table
-from keras_small.survey.sensitivity import (
-    measure_responses,
-    measure_sensitivity,
-    measure_tables,
-)
+from keras_small.survey.sensitivity import measure_responses, measure_sensitivity
+from keras_small.survey.survey import Survey
 
 # If integers alone make a model at most this many times as large as it may be, other candidates are
 # looked for in as few layers as possible.
 _NEARLY = 1.1
-# Integers of `bits`, with their scales, are about so many times smaller by their number of bits.
+# b-bit integers with their scales are about 28 / b times smaller than floats.
 _FLOAT_BITS = 28
+
+Choice = dict[str, Candidate]
 
 
 @dataclasses.dataclass
@@ -43,16 +45,14 @@ class Plan:
         sample: A batch of inputs, or `None`.
         statistics: What was observed of each layer.
         choices: The candidates for each layer, the layer itself first.
-        unforeseen_bytes: How many more bytes than estimated a coded file took that was measured.
     """
 
     inventory: Inventory
     total: int
     options: Options
     sample: Any
-    statistics: Mapping[str, Statistics] = dataclasses.field(default_factory=dict)
+    statistics: Mapping[str, Statistics]
     choices: dict[str, list[Candidate]] = dataclasses.field(default_factory=dict)
-    unforeseen_bytes: int = 0
 
     @property
     def layers(self) -> dict[str, keras.layers.Layer]:
@@ -61,63 +61,78 @@ class Plan:
     @property
     def fixed_bytes(self) -> int:
         """Bytes of the weights that stay whatever is chosen."""
-        rest = byte_count(self.inventory.model) - sum(map(byte_count, self.layers.values()))
-        return rest + self.unforeseen_bytes
+        return byte_count(self.inventory.model) - sum(map(byte_count, self.layers.values()))
+
+    def size(self, choice: Mapping[str, Candidate]) -> int:
+        """Returns the bytes of the model with a choice."""
+        return self.fixed_bytes + sum(candidate.bytes for candidate in choice.values())
+
+    def unchanged(self) -> Choice:
+        """Returns the choice of all layers as they are."""
+        return {path: group[0] for path, group in self.choices.items()}
 
 
-def make_plan(
-    inventory: Inventory, total: int, data: Data | None, options: Options, goal: Goal
-) -> Plan:
+def make_plan(survey: Survey, options: Options, factor: float = math.inf) -> Plan:
     """Watches layers on the data, and looks for candidates to replace them.
 
-    A target that integers alone reach needs no other candidates.
+    Args:
+        survey: The model and the data.
+        options: How each layer may be replaced.
+        factor: How many times smaller the model has to be: if integers alone reach it, there are no
+            other candidates. Default: not known, so that all are wanted.
     """
-    target = goal.factor if isinstance(goal, Smaller) else math.inf
-    is_asked = target > 1 or options.wants_integers
-    # Integers that reach a target need no other candidates.
-    integers_first = target < math.inf and is_asked and options.fewest_bits is not None
-    integers_suffice = integers_first and target * options.enough_bits < _FLOAT_BITS
-    factored = bool(options.formats) and not (integers_suffice or options.is_coded)
+    is_asked = factor > 1 or options.integers_of is not None
+    integers_first = factor < math.inf and is_asked and options.minimum_bits is not None
+    integers_suffice = integers_first and factor * options.sufficient_bits < _FLOAT_BITS
+    inventory = survey.copy
+    data = survey.data
+    total = byte_count(survey.original.model)
+    formats = options.format_names
+    factored = bool(formats) and not (integers_suffice or options.coded)
     if is_told():
-        tell(describe_cost(inventory, factored, data, options.fewest_bits))
-    plan = Plan(inventory, total, options, None if data is None else data.batches[0])
-    plan.statistics = _statistics(inventory, data, options)
+        tell(describe_cost(inventory, factored, data, options.minimum_bits))
+    sample = None if data is None else data.batches[0]
+    plan = Plan(inventory, total, options, sample, _statistics(inventory, data))
     if integers_first:
-        _look_at_integers_first(plan, int(total / target))
+        _look_at_integers_first(plan, int(total / factor))
     else:
-        _look_at(plan, list(plan.layers), options.formats)
+        _look_at(plan, list(plan.layers), formats)
     return plan
 
 
-def _statistics(inventory: Inventory, data: Data | None, options: Options) -> dict[str, Statistics]:
+def _statistics(inventory: Inventory, data: CalibrationData | None) -> dict[str, Statistics]:
     """Returns what there is to know of the layers, and keeps those that cannot be watched."""
     layers = inventory.replaceable_layers
     if data is None:
-        return {path: Statistics(fast=options.effort == "fast") for path in layers}
+        return {path: Statistics() for path in layers}
     tell("running the model on the data")
     statistics, outputs = observe(inventory.model, layers, data.batches, data.arrays)
     watched = {path: layer for path, layer in layers.items() if not statistics[path].failure}
     measure_sensitivity(inventory.model, watched, data.batches, statistics, outputs)
     measure_responses(inventory.model, watched, data.batches, statistics, outputs)
     inventory.keep({path: note.failure for path, note in statistics.items() if note.failure})
-    for note in statistics.values():
-        note.fast = options.effort == "fast"
-    if options.renumber is not None:
-        _note_renumbering(inventory, statistics, data.batches[0], options.renumber)
+    if data.kept_ids is not None:
+        _note_renumbering(inventory, statistics, data.batches[0], data.kept_ids)
     return statistics
 
 
 def _look_at(plan: Plan, paths: Sequence[str], formats: Sequence[str]) -> None:
     """Collects the candidates for some layers."""
-    runtime, bits = plan.options.for_runtime, plan.options.widths
+    runtime = plan.options.for_runtime
+    bits = plan.options.widths
     for number, path in enumerate(paths, 1):
         tell("layer %d of %d: %s", number, len(paths), path)
         try:
             found = candidates_of(plan, path, formats, bits, runtime)
             layer = plan.inventory.places[path].layer
-            if plan.options.is_coded and plan.sample is not None and is_table(layer):
-                model, sensitivity = plan.inventory.model, plan.statistics[path].sensitivity
-                found = measure_tables(model, layer, plan.sample, sensitivity, found)
+            if plan.options.coded and plan.sample is not None and is_table(layer):
+                found = measure_tables(
+                    plan.inventory.model,
+                    layer,
+                    plan.sample,
+                    plan.statistics[path].sensitivity,
+                    found,
+                )
             plan.choices[path] = found
         except Exception as error:
             plan.inventory.keep({path: reason_to_keep(error)})
@@ -134,38 +149,46 @@ def candidates_of(
     return fit_for(runtime, layer, found)
 
 
-def _look_at_integers_first(plan: Plan, most: int) -> None:
+def why_without_candidates(plan: Plan, path: str) -> str:
+    """Returns why a layer has no smaller candidate."""
+    without_bits = plan.options.minimum_bits is None
+    if without_bits and candidates_of(plan, path, (), (8,), None)[1:]:
+        return "no format makes it smaller without bits"
+    return "no format makes it smaller"
+
+
+def _look_at_integers_first(plan: Plan, budget: int) -> None:
     """Collects candidates until a number of bytes can be reached, those of integers first."""
-    enough = plan.options.enough_bits
+    sufficient = plan.options.sufficient_bits
+    formats = plan.options.format_names
     tell("first each layer as integers")
     _look_at(plan, list(plan.layers), ())
 
-    def least() -> int:
+    def minimum_size() -> int:
         return plan.fixed_bytes + sum(
-            min(c.bytes for c in group if (c.bits or 32) >= enough)
+            min(c.bytes for c in group if (c.bits or FLOATS) >= sufficient)
             for group in plan.choices.values()
         )
 
-    if least() <= most:
+    if minimum_size() <= budget:
         return
-    tell("integers of %d bits miss the target: now other formats, too", enough)
-    by_size = sorted(plan.choices, key=lambda path: -plan.choices[path][0].bytes)
-    if plan.options.effort == "full" and least() > _NEARLY * most:
-        _look_at(plan, list(plan.layers), plan.options.formats)
+    tell("integers of %d bits miss the target: now other formats, too", sufficient)
+    if minimum_size() > _NEARLY * budget:
+        _look_at(plan, list(plan.layers), formats)
         return
-    for path in by_size:
-        if least() <= most:
+    for path in sorted(plan.choices, key=lambda path: -plan.choices[path][0].bytes):
+        if minimum_size() <= budget:
             return
-        _look_at(plan, [path], plan.options.formats)
+        _look_at(plan, [path], formats)
 
 
 def _note_renumbering(
-    inventory: Inventory, statistics: Mapping[str, Statistics], sample: Any, first: int
+    inventory: Inventory, statistics: Mapping[str, Statistics], sample: Any, kept_ids: int
 ) -> None:
     """Notes in the statistics of an embedding if nothing else uses the model's ids.
 
     Raises:
-        ValueError: If the `first` ids cannot stay.
+        ValueError: If these leading ids cannot stay.
     """
     readers = [path for path, note in statistics.items() if note.takes_model_input]
     integers = sum(np.asarray(x).dtype.kind in "iu" for x in keras.tree.flatten(sample))
@@ -175,18 +198,18 @@ def _note_renumbering(
     layer = inventory.places[path].layer
     if not is_plain_table(layer):
         return
-    if not int(layer.mask_zero) <= first < layer.input_dim:
+    if not int(layer.mask_zero) <= kept_ids < layer.input_dim:
         raise ValueError(
-            f"Expected renumber to keep {'id 0, the padding, and ' if layer.mask_zero else ''}"
-            f"fewer ids than the {layer.input_dim} of {path}. Received: renumber={first}"
+            f"Expected kept_ids to keep {'id 0, the padding, and ' if layer.mask_zero else ''}"
+            f"fewer ids than the {layer.input_dim} of {path}. Received: kept_ids={kept_ids}"
         )
-    # The outputs must stay when the ids from `first` on and the table change alike.
+    # The outputs must stay when the other ids and the table change alike.
     order = np.arange(layer.input_dim)
-    order[first:] = order[first:][::-1]  # its own inverse
+    order[kept_ids:] = order[kept_ids:][::-1]
     copy = copy_of(inventory, sample)
     table = copy.places[path].layer
     table.set_weights([weights[order] for weights in table.get_weights()])
     old = outputs_of(inventory.model, sample)
-    new = outputs_of(copy.model, renumber_ids(sample, order))
+    new = outputs_of(copy.model, Renumbering(path, order)(sample))
     if all(map(are_equal, old, new)):
-        statistics[path].renumber = first
+        statistics[path].kept_ids = kept_ids

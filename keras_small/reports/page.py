@@ -29,8 +29,10 @@ def report_page(report: Any, name: str, metric: str) -> str:
         facts.append(f"the {metric} was {report.metric_before:.4f}, and is {after}")
     if report.error is not None:
         facts.append(f"the error of the outputs on {report.rows:,} rows is {report.error:.4f}")
-    peers = [peer.as_line(report.bytes_before) for peer in report.keras_quantizations]
-    told: list[Any] = [*peers, *report.files, *filter(None, [report.promise]), *report.notes]
+    remarks: list[Any] = list(report.files)
+    if report.promise is not None:
+        remarks.append(report.promise)
+    remarks += report.notes
     return "\n".join(
         [
             '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>Compression</title>',
@@ -46,7 +48,7 @@ def report_page(report: Any, name: str, metric: str) -> str:
             "<p>Lines: the lowest error of a size, by layer. Large dots: what was chosen.</p>",
             f'<img alt="error against size of each layer" src="data:image/png;base64,'
             f'{base64.b64encode(picture.getvalue()).decode()}">',
-            *(["<h2>Remarks</h2>", _list(told)] if told else []),
+            "<h2>Remarks</h2>" + _list(remarks) if remarks else "",
             "</html>\n",
         ]
     )

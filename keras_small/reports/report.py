@@ -8,7 +8,7 @@ import json
 import os
 from typing import IO, Any
 
-from keras_small.asked.counting import Promise
+from keras_small.goals.counting import KeptPromise
 from keras_small.reports.page import report_page
 
 
@@ -29,7 +29,6 @@ class LayerReport:
         flops_before, flops_after: Floating-point operations for one row of the data, at all its
             positions or steps; sizes that are not known count as 1. Of recurrent layers of low rank
             they stay, because each call forms the product of the factors once, for all steps.
-        ms_before, ms_after: Time of a call on a batch, in milliseconds; `None` if not measured.
         reason: Why the layer did not change.
         curve: `(bytes, error, format)` of each candidate; of tensor trains of tables the error
             that is expected once they are fitted.
@@ -52,12 +51,20 @@ class LayerReport:
     error: float = 0.0
     flops_before: int | None = None
     flops_after: int | None = None
-    ms_before: float | None = None
-    ms_after: float | None = None
     reason: str = ""
     curve: tuple[tuple[int, float, str], ...] = dataclasses.field(default=(), repr=False)
 
 
+_HEADER = [
+    "layer",
+    "class",
+    "stored as",
+    "ranks",
+    "weights",
+    "bytes",
+    "output error",
+    "FLOPs per row",
+]
 _COLUMNS = [field.name for field in dataclasses.fields(LayerReport) if field.name != "curve"]
 
 # What a file costs, in the pictures of a report: attributes of `FileCosts`, and their names.
@@ -66,41 +73,6 @@ _COSTS = {
     "bytes of memory": {"resident_bytes": ""},
     "microseconds": {"one_row_us": "1 row", "many_rows_us": "32 rows"},
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class KerasQuantization:
-    """What `keras.Model.quantize` makes of a model.
-
-    Attributes:
-        mode: The argument of `quantize`.
-        bytes: Bytes of all weights; `None` if it cannot be made.
-        error: Relative error of its outputs, as that of `Report`.
-        rows: The number of rows on which the error was measured.
-        not_quantized: The classes of the layers with kernels or tables that Keras leaves as they
-            are, those with the most bytes first.
-        reason: Why it cannot be made.
-    """
-
-    mode: str
-    bytes: int | None = None
-    error: float | None = None
-    rows: int = 0
-    not_quantized: tuple[str, ...] = ()
-    reason: str = ""
-
-    def as_line(self, bytes_before: int) -> str:
-        """Returns it as a line of the report."""
-        if self.bytes is None:
-            return f"Keras' {self.mode}: not possible ({self.reason})"
-        others = ", ".join(self.not_quantized)
-        if self.bytes == bytes_before:
-            return f"Keras' {self.mode}: quantizes no layer of this model ({others})"
-        return (
-            f"Keras' {self.mode}: {self.bytes:,} bytes, {bytes_before / self.bytes:.1f} times "
-            f"smaller; error of the outputs on {self.rows:,} rows {self.error:.4f}"
-            + (f"; not quantized: {others}" if others else "")
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,12 +90,10 @@ class Report:
         rows: The number of these rows.
         file_bytes: Bytes of the `.keras` file that `CompressionResult.save` writes, or with `coded`
             of the `.tnz` file; `None` if no layer changed.
-        keras_quantizations: What Keras' own int8 and int4 give for the model on some of the data;
-            empty without data, or if no layer changed.
         files: What the files that `CompressionResult.export` wrote cost where they run,
             `keras_small.runtimes.FileCosts`.
-        promise: What is promised, a `keras_small.asked.counting.Promise`;
-            `None` without it, or after a healing, which ends it.
+        promise: What is promised, a `keras_small.goals.counting.KeptPromise`; `None` without it, or
+            after a healing, which ends it.
         notes: Remarks, one sentence each.
 
     Example:
@@ -142,9 +112,8 @@ class Report:
     error: float | None = None
     rows: int = 0
     file_bytes: int | None = None
-    keras_quantizations: tuple[KerasQuantization, ...] = ()
     files: tuple[Any, ...] = ()
-    promise: Promise | None = None
+    promise: KeptPromise | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -153,48 +122,28 @@ class Report:
         return self.bytes_before / max(self.bytes_after, 1)
 
     def __str__(self) -> str:
-        header: tuple[str, ...] = (
-            *("layer", "class", "stored as", "ranks", "weights", "bytes"),
-            *("output error", "FLOPs per row", "ms per batch"),
-        )
-        lines: list[tuple[str, ...]] = [header]
-        for row in self.layers:
-            lines.append(
-                (
-                    row.path,
-                    row.kind,
-                    row.format + (f" {row.bits} bits" if row.bits != 32 else ""),
-                    ", ".join(map(str, row.ranks)) or "-",
-                    _change(row.weights_before, row.weights_after),
-                    _change(row.bytes_before, row.bytes_after),
-                    f"{row.error:.4f}" if row.format != "kept" else row.reason or "0",
-                    _change(row.flops_before, row.flops_after),
-                    _change(row.ms_before, row.ms_after),
-                )
-            )
-        if all(row.ms_before is None for row in self.layers):
-            lines = [line[:-1] for line in lines]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        header, *rest = lines
-        ruled = [header, tuple("-" * width for width in widths), *rest]
-        table = "\n".join(" | ".join(map(str.ljust, line, widths)).rstrip() for line in ruled)
-        total = (
-            f"\n{self.weights_before:,} weights -> {self.weights_after:,}; "
+        parts = [_table([_HEADER, *map(_cells, self.layers)]), self._summary()]
+        parts += map(str, self.files)
+        if self.promise is not None:
+            parts.append(str(self.promise))
+        return "\n".join([*parts, *self.notes])
+
+    def _summary(self) -> str:
+        text = (
+            f"{self.weights_before:,} weights -> {self.weights_after:,}; "
             f"{self.bytes_before:,} bytes -> {self.bytes_after:,}: {self.ratio:.1f} times smaller"
         )
         if self.metric_before is not None:
-            total += f"; metric {self.metric_before:.4f} -> {self.metric_after:.4f}"
+            text += f"; metric {self.metric_before:.4f} -> {self.metric_after:.4f}"
         if self.error is not None:
-            total += f"; error of the outputs on {self.rows:,} rows {self.error:.4f}"
+            text += f"; error of the outputs on {self.rows:,} rows {self.error:.4f}"
         if self.file_bytes is not None:
-            smaller = self.bytes_before / self.file_bytes
-            total += (
-                f"\nfile: {self.file_bytes:,} bytes, {smaller:.1f} times smaller than the "
+            factor = self.bytes_before / self.file_bytes
+            text += (
+                f"\nfile: {self.file_bytes:,} bytes, {factor:.1f} times smaller than the "
                 "original's weights"
             )
-        peers = [peer.as_line(self.bytes_before) for peer in self.keras_quantizations]
-        told = [*self.files, *[self.promise] * (self.promise is not None)]
-        return "\n".join([table + total, *peers, *map(str, told), *self.notes])
+        return text
 
     def to_csv(self) -> str:
         """Returns the layers as CSV with a header."""
@@ -262,10 +211,35 @@ class Report:
         figure.savefig(path, dpi=120)
 
 
-def _change(before: float | None, after: float | None) -> str:
+def _cells(row: LayerReport) -> list[str]:
+    """Returns what the table of a report says of a layer."""
+    stored = row.format if row.bits == 32 else f"{row.format} {row.bits} bits"
+    error = f"{row.error:.4f}" if row.format != "kept" else row.reason or "0"
+    return [
+        row.path,
+        row.kind,
+        stored,
+        ", ".join(map(str, row.ranks)) or "-",
+        _change(row.weights_before, row.weights_after),
+        _change(row.bytes_before, row.bytes_after),
+        error,
+        _change(row.flops_before, row.flops_after),
+    ]
+
+
+def _table(lines: list[list[str]]) -> str:
+    """Returns cells as text in columns, the first line above a rule."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    header, *rest = lines
+    rule = ["-" * width for width in widths]
+    return "\n".join(
+        " | ".join(map(str.ljust, line, widths)).rstrip() for line in (header, rule, *rest)
+    )
+
+
+def _change(before: int | None, after: int | None) -> str:
     if before is None or after is None:
         return "-"
-    form = "{:.2f}" if isinstance(before, float) else "{:,}"
     if before == after:
-        return form.format(before)
-    return f"{form.format(before)} -> {form.format(after)}"
+        return f"{before:,}"
+    return f"{before:,} -> {after:,}"

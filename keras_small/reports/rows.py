@@ -1,6 +1,6 @@
 """Makes the report of a compression."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import keras
 
@@ -13,108 +13,137 @@ from keras_small.formats.candidates import (
     input_shape,
 )
 from keras_small.formats.runtime_tables import RUNTIMES
-from keras_small.planning.choosing import Chooser
-from keras_small.reports.others import rows_of_others
+from keras_small.goals import Chosen
+from keras_small.planning.plan import Plan, why_without_candidates
+from keras_small.planning.unreplaced import Unreplaced, unreplaced_weights
 from keras_small.reports.report import LayerReport, Report
 from keras_small.storage.adaptive_embedding import AdaptiveEmbedding
 from keras_small.survey.errors import layer_error
 
+_OF_OUTPUTS = (
+    "Errors of layers are relative errors of their outputs on the data, before activations."
+)
+_OF_TABLES = (
+    "Errors are relative errors of tables, and of kernels on random inputs, because there are no "
+    "data."
+)
+_CODED = (
+    "The bytes of a coded file (.tnz) were shared out; those of the layers are what they take once "
+    "it is loaded. Ranks are steps, in percent of the root of the mean square."
+)
+_FLOAT16 = "Layers that compute in float16 stay in floats: Keras cannot scale them."
+
 
 def layer_rows(
-    chooser: Chooser, choice: Mapping[str, Candidate], made_layers: Mapping[str, Made]
+    plan: Plan, chosen: Chosen, made_layers: Mapping[str, Made]
 ) -> tuple[LayerReport, ...]:
     """Returns a row for each layer, before the layers are replaced by those that were made."""
-    rows = [
-        _row(chooser, path, candidate, made_layers.get(path)) for path, candidate in choice.items()
-    ]
-    return (*rows, *rows_of_others(chooser.plan))
+    replaceable = [_row(plan, path, chosen, made_layers.get(path)) for path in chosen.choice]
+    others = [_row_of_unreplaced(entry) for entry in unreplaced_weights(plan)]
+    return (*replaceable, *others)
 
 
-def _row(chooser: Chooser, path: str, candidate: Candidate, made: Made | None) -> LayerReport:
-    plan = chooser.plan
-    old, statistics = plan.layers[path], plan.statistics[path]
-    changed = made is not None
-    new, error = old, 0.0
-    if made is not None:
-        new = made.finished
-        error = layer_error(old, new, statistics, candidate.id_order())
-    timed = changed and plan.options.min_speed is not None
-    shape = input_shape(old) if statistics.call is None else statistics.call.inputs.shape
-    times = applications(old, shape)
+def _row(plan: Plan, path: str, chosen: Chosen, made: Made | None) -> LayerReport:
+    layer = plan.layers[path]
+    candidate = chosen.choice[path]
+    curve = tuple((c.bytes, c.likely_error, c.format) for c in plan.choices[path])
+    call = plan.statistics[path].call
+    shape = input_shape(layer) if call is None else call.inputs.shape
+    times = applications(layer, shape)
+    if made is None:
+        return LayerReport(
+            path=path,
+            kind=type(layer).__name__,
+            weights_before=layer.count_params(),
+            weights_after=layer.count_params(),
+            bytes_before=byte_count(layer),
+            bytes_after=byte_count(layer),
+            flops_before=times * dense_flops(layer),
+            flops_after=times * dense_flops(layer),
+            reason=_reason(plan, path, chosen),
+            curve=curve,
+        )
     return LayerReport(
-        path,
-        type(old).__name__,
-        candidate.format if changed else "kept",
-        candidate.ranks,
-        candidate.bits or 32,
-        old.count_params(),
-        (old if made is None else made.floating).count_params(),
-        byte_count(old),
-        byte_count(new),
-        error,
-        times * dense_flops(old),
-        times * candidate.flops,
-        chooser.milliseconds(path, plan.choices[path][0]) if timed else None,
-        chooser.milliseconds(path, candidate) if timed else None,
-        "" if changed else chooser.reason_kept(path),
-        tuple((c.bytes, c.likely_error, c.format) for c in plan.choices[path]),
+        path=path,
+        kind=type(layer).__name__,
+        format=candidate.format,
+        ranks=candidate.ranks,
+        bits=candidate.bits or 32,
+        weights_before=layer.count_params(),
+        weights_after=made.floating.count_params(),
+        bytes_before=byte_count(layer),
+        bytes_after=byte_count(made.finished),
+        error=_error(plan, path, candidate, made),
+        flops_before=times * dense_flops(layer),
+        flops_after=times * candidate.flops,
+        curve=curve,
+    )
+
+
+def _error(plan: Plan, path: str, candidate: Candidate, made: Made) -> float:
+    statistics = plan.statistics[path]
+    return layer_error(plan.layers[path], made.finished, statistics, candidate.id_order())
+
+
+def _reason(plan: Plan, path: str, chosen: Chosen) -> str:
+    """Returns why a layer was kept."""
+    has_smaller_candidates = len(plan.choices[path]) > 1
+    return chosen.why_kept if has_smaller_candidates else why_without_candidates(plan, path)
+
+
+def _row_of_unreplaced(entry: Unreplaced) -> LayerReport:
+    return LayerReport(
+        path=entry.path,
+        kind=entry.kind,
+        weights_before=entry.weights,
+        weights_after=entry.weights,
+        bytes_before=entry.bytes,
+        bytes_after=entry.bytes,
+        reason=entry.reason,
     )
 
 
 def report_of(
-    model: keras.Model, assembly: Assembly, rows: tuple[LayerReport, ...], notes: list[str]
+    model: keras.Model,
+    plan: Plan,
+    chosen: Chosen,
+    made_layers: Mapping[str, Made],
+    rows: tuple[LayerReport, ...],
+    assembly: Assembly,
 ) -> Report:
-    """Returns the report of a finished model, without the errors of its outputs."""
+    """Returns the report of a finished model, without what is measured of it."""
     return Report(
-        rows,
-        model.count_params(),
-        assembly.floating.model.count_params(),
-        byte_count(model),
-        byte_count(assembly.small.model),
-        notes=tuple(notes),
+        layers=rows,
+        weights_before=model.count_params(),
+        weights_after=assembly.floating.model.count_params(),
+        bytes_before=byte_count(model),
+        bytes_after=byte_count(assembly.small.model),
+        promise=chosen.promise,
+        notes=(*_notes(plan, rows, made_layers), *chosen.notes),
     )
 
 
-def notes_of(
-    chooser: Chooser, rows: tuple[LayerReport, ...], made_layers: Mapping[str, Made]
-) -> list[str]:
+def _notes(plan: Plan, rows: Sequence[LayerReport], made_layers: Mapping[str, Made]) -> list[str]:
     """Returns the remarks of a report."""
-    plan = chooser.plan
-    notes = [
-        "Errors of layers are relative errors of their outputs on the data, before activations."
-        if plan.statistics and plan.sample is not None
-        else "Errors are relative errors of tables, and of kernels on random inputs, because there "
-        "are no data."
-    ]
-    if plan.options.for_runtime is not None:
-        of_tables = RUNTIMES[plan.options.for_runtime].table_bits
+    options = plan.options
+    has_outputs = plan.statistics and plan.sample is not None
+    notes = [_OF_OUTPUTS if has_outputs else _OF_TABLES]
+    if options.for_runtime is not None:
         notes.append(
-            f"For {plan.options.for_runtime}: tables as floats, of low rank, or of {of_tables} "
-            "bits and more, because other formats make lookups slow there, whatever `formats` and "
-            "`bits` are."
+            f"For {options.for_runtime}: tables as floats, of low rank, or of "
+            f"{RUNTIMES[options.for_runtime].table_bits} bits and more, because other formats make "
+            "lookups slow there, whatever `formats` and `bits` are."
         )
-    if plan.options.min_speed is not None:
-        where = "Keras"
-        if plan.options.for_runtime is not None:
-            where = f"{plan.options.for_runtime}, each layer in a file of its own, on one thread"
-        notes.append(f"Times of layers were measured in {where}.")
-    if chooser.costs is not None:
-        notes.append(f"Measured in {plan.options.for_runtime}: {chooser.costs}.")
-    if plan.options.is_coded:
+    if options.coded:
+        notes.append(_CODED)
+    if options.minimum_bits is not None:
         notes.append(
-            "The bytes of a coded file (.tnz) were shared out; those of the layers are what they "
-            "take once it is loaded. Ranks are steps, in percent of the root of the mean square."
-        )
-    if chooser.exceeds_target:
-        notes.append("The coded file is larger than asked: no files that were tried are as small.")
-    if (fewest := plan.options.fewest_bits) is not None:
-        notes.append(
-            f"Integers of {fewest} bits and more have a scale for each group of weights. Tables in "
-            "blocks, of low rank and of tensor trains have one for each row, the latter two in 4 "
-            "or 8 bits. Floats alone: bits=32."
+            f"Integers of {options.minimum_bits} bits and more have a scale for each group of "
+            "weights. Tables in blocks, of low rank and of tensor trains have one for each row, "
+            "the latter two in 4 or 8 bits. Floats alone: bits=32."
         )
         if any(layer.compute_dtype == "float16" for layer in plan.layers.values()):
-            notes.append("Layers that compute in float16 stay in floats: Keras cannot scale them.")
+            notes.append(_FLOAT16)
         if all(row.format == "kept" for row in rows):
             notes.append("No layer became smaller.")
     for path, made in made_layers.items():

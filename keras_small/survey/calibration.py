@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -12,21 +11,14 @@ from keras import ops
 
 from keras_small.asked.batches import (
     DataError,
-    are_arrays,
-    inputs_and_labels,
     is_out_of_memory,
-    iterate,
-    number_of_batches,
     number_of_rows,
     outputs_of,
 )
 from keras_small.survey.kinds import input_rows, is_table
 from keras_tnattn.errors import cause_of
 
-# The most rows on which a model is watched; if arrays have more rows than are few, as many others
-# measure the errors of a report.
-_ROWS, _FEW = 1024, 4096
-# The most numbers of outputs that are kept.
+# Maximum entries of all outputs that are kept.
 _NUMBERS = 2**25
 
 
@@ -76,15 +68,6 @@ class Call:
             outputs = keras.tree.flatten(layer(*self.args, **self.kwargs))
         return [ops.convert_to_numpy(x).astype("float64") for x in outputs if _is_float(x)]
 
-    def model_of(self, layer: keras.layers.Layer) -> tuple[keras.Model, list[np.ndarray]]:
-        """Returns a model that makes the call of a layer, and its inputs."""
-        inputs = [keras.Input(x.shape[1:], dtype=str(x.dtype)) for x in self._arrays]
-        rest = iter(inputs)
-        args, kwargs = keras.tree.map_structure(
-            lambda x: next(rest) if isinstance(x, np.ndarray) else x, (self.args, dict(self.kwargs))
-        )
-        return keras.Model(inputs, keras.tree.flatten(layer(*args, **kwargs))), self._arrays
-
 
 def _as_array(value: Any) -> Any:
     return ops.convert_to_numpy(value) if ops.is_tensor(value) else value
@@ -107,8 +90,8 @@ class Statistics:
 
     Attributes:
         rows: Number of input rows; only for kernels.
-        fourth: Sum of the fourth powers of the norms of these rows.
-        distinct: How many of them are different, in the same call.
+        fourth_powers: Sum of the fourth powers of the norms of these rows.
+        distinct: Number of different rows among them, counted in each call.
         moment: Mean of `x x^T` over all input rows, float64 `(I, I)`; for kernels of which `kinds`
             knows the rows, and for tables that are also called to return logits.
         counts: The number of occurrences of each id, int64 `(V,)`; only for embeddings.
@@ -118,9 +101,8 @@ class Statistics:
         response: How the model's outputs respond to directions of an embedding's rows: float64
             `(D, D)`, the mean of `J^T J` for the Jacobian `J` of the outputs by a row, divided by
             its mean eigenvalue; `None` if all directions count alike.
-        renumber: The number of leading ids of an embedding that stay if all others may be
+        kept_ids: The number of leading ids of an embedding that stay if all others may be
             renumbered, or `None` if ids stay.
-        fast: Whether to try less, and take a shorter time.
         inputs_read: Positions, among the flattened inputs of the model, of the inputs that an
             embedding was called with; `None` stands for ids that are no input of the model.
         failure: Why the layer cannot be watched, or nothing.
@@ -128,15 +110,14 @@ class Statistics:
     """
 
     rows: int = 0
-    fourth: float = 0.0
+    fourth_powers: float = 0.0
     distinct: int = 0
     moment: np.ndarray | None = None
     counts: np.ndarray | None = None
     call: Call | None = None
     sensitivity: float = 1.0
     response: np.ndarray | None = None
-    renumber: int | None = None
-    fast: bool = False
+    kept_ids: int | None = None
     inputs_read: set[int | None] = dataclasses.field(default_factory=set)
     failure: str = ""
     factors: Any = dataclasses.field(default=None, init=False)
@@ -158,7 +139,7 @@ class Statistics:
             return self.moment
         target = np.trace(self.moment) / len(self.moment) * np.eye(len(self.moment))
         distance = np.square(self.moment - target).sum()
-        spread = self.fourth / self.rows - np.square(self.moment).sum()
+        spread = self.fourth_powers / self.rows - np.square(self.moment).sum()
         variance = spread / max(self.distinct - 1, 1)
         share = np.clip(variance / distance, 0, 1) if distance > 0 and self.distinct > 1 else 1.0
         return share * target + (1 - share) * self.moment
@@ -183,99 +164,6 @@ def with_activation(layer: keras.layers.Layer, function: Callable[[Any], Any]) -
             del attributes["activation"]
         else:
             attributes["activation"] = before
-
-
-@dataclasses.dataclass(frozen=True)
-class Data:
-    """Inputs of a model.
-
-    Attributes:
-        batches: Batches of at most about 1,024 rows.
-        arrays: All inputs, if they are arrays; otherwise `None`.
-        every: Function that returns an iterator over the batches that a report is about.
-    """
-
-    batches: list[Any]
-    arrays: Any
-    every: Callable[[], Iterator[Any]]
-
-
-def read(data: Any, batch_size: int, num_inputs: int | None) -> Data:
-    """Reads inputs; see `batches_of` and `every_batch`."""
-    batches, arrays = batches_of(data, batch_size, num_inputs)
-    every = functools.partial(every_batch, data, batches, arrays, batch_size, num_inputs)
-    return Data(batches, arrays, every)
-
-
-def _spread(rows: int) -> np.ndarray:
-    """Returns the numbers of the rows on which a model is watched."""
-    return np.linspace(0, rows - 1, min(rows, _ROWS)).astype(int)
-
-
-def _batches_of_rows(arrays: Any, rows: np.ndarray, batch_size: int) -> Iterator[Any]:
-    for start in range(0, len(rows), batch_size):
-        some = rows[start : start + batch_size]
-        yield keras.tree.map_structure(lambda array, some=some: array[some], arrays)
-
-
-def every_batch(
-    data: Any, batches: list[Any], arrays: Any, batch_size: int, num_inputs: int | None
-) -> Iterator[Any]:
-    """Yields batches of the rows on which a report measures errors.
-
-    These are all rows; of arrays of more than 4,096 rows, 1,023 between those that `batches_of`
-    chooses; and of a generator those that were read already. `batches` and `arrays` are what
-    `batches_of` has returned for the data.
-    """
-    if arrays is not None:
-        rows = np.arange(number_of_rows(arrays))
-        if len(rows) > _FEW:
-            watched = _spread(len(rows))
-            rows = (watched[:-1] + watched[1:]) // 2
-        yield from _batches_of_rows(arrays, rows, batch_size)
-    elif isinstance(data, Iterator) or not number_of_batches(data):
-        yield from batches
-    else:
-        for batch in iterate(data):
-            inputs, _ = inputs_and_labels(batch, num_inputs)
-            yield keras.tree.map_structure(ops.convert_to_numpy, inputs)
-
-
-def batches_of(data: Any, batch_size: int, num_inputs: int | None = None) -> tuple[list[Any], Any]:
-    """Cuts arrays into batches, or takes batches from an iterable, until there are 1,024 rows.
-
-    Args:
-        data: Inputs, or a tuple `(inputs, labels, ...)`, of arrays with equal first sizes; or an
-            iterable of batches of either.
-        batch_size: Rows per batch, if `data` are arrays.
-        num_inputs: The number of the model's inputs, if it is known.
-
-    Returns:
-        A list of batches of inputs; and all inputs if they are arrays, otherwise `None`.
-
-    Raises:
-        ValueError: If there are no rows, or the number of arrays does not fit the model.
-    """
-    all_inputs = None
-    if are_arrays(data):
-        inputs, _ = inputs_and_labels(data, num_inputs)
-        all_inputs = keras.tree.map_structure(np.asarray, inputs)
-        rows = number_of_rows(all_inputs)
-        sizes = [len(array) for array in keras.tree.flatten(all_inputs)]
-        if set(sizes) != {rows}:
-            raise ValueError(f"Expected arrays of equally many rows. Received: {sizes} rows")
-        batches = list(_batches_of_rows(all_inputs, _spread(rows), batch_size))
-    else:
-        batches, rows = [], 0
-        for batch in iterate(data):
-            inputs, _ = inputs_and_labels(batch, num_inputs)
-            batches.append(keras.tree.map_structure(ops.convert_to_numpy, inputs))
-            rows += number_of_rows(batches[-1])
-            if rows >= _ROWS:
-                break
-    if not batches:
-        raise ValueError("Expected data of at least one row. Received: no rows")
-    return batches, all_inputs
 
 
 @contextlib.contextmanager
@@ -340,9 +228,11 @@ def observe(
     flat_inputs: list[Any] = []
 
     def watch(path: str, tensors: Call, outputs: Any) -> Any:
-        note, layer = statistics[path], layers[path]
+        note = statistics[path]
+        layer = layers[path]
         call = Call.of_tensors(tensors.args, tensors.kwargs)
-        array, reverse = call.inputs, returns_logits(layer, call)
+        array = call.inputs
+        reverse = returns_logits(layer, call)
         if note.call is None and not reverse:
             note.call = call
         if is_table(layer) and not reverse:
@@ -359,7 +249,7 @@ def observe(
             moment = rows.T @ rows
             note.moment = moment + (0 if note.moment is None else note.moment)
             note.rows += len(rows)
-            note.fourth += float(np.square(np.square(rows).sum(axis=1)).sum())
+            note.fourth_powers += float(np.square(np.square(rows).sum(axis=1)).sum())
             sums = rows @ np.sqrt(np.arange(2, 2 + rows.shape[1]))
             note.distinct += len(np.unique(sums.astype("float32")))
         return outputs

@@ -1,6 +1,7 @@
 """Compares small models with the original one."""
 
 import functools
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -8,8 +9,15 @@ import keras
 import numpy as np
 
 from keras_small.asked.batches import number_of_rows
-from keras_small.asked.goals import Metric
+from keras_small.asked.data import CalibrationData
+from keras_small.asked.renumbering import Renumbering
+from keras_small.survey.copying import compile_like
+from keras_small.survey.inventory import Inventory
 from keras_small.survey.repeated_calls import Runner
+
+# Higher is better.
+Metric = Callable[[keras.Model], float]
+_SAME_IDS = Renumbering()
 
 
 class Comparison:
@@ -17,37 +25,86 @@ class Comparison:
 
     Args:
         original: The model to compress; it is only run.
-        metric: The metric, whose values are finite, or `None`.
-        runs: About how many batches there will be.
+        metric: The metric, or `None`.
+        data: The data, or `None`.
+
+    Attributes:
+        metric_before: The metric of the original; `None` without a metric.
+
+    Raises:
+        ValueError: If the metric is not finite.
     """
 
-    def __init__(self, original: keras.Model, metric: Metric | None, runs: int) -> None:
+    def __init__(
+        self, original: Inventory, metric: Metric | None, data: CalibrationData | None
+    ) -> None:
+        self.original = original
         self._metric = metric
-        self.metric_before = self.metric_of(original)
-        self._runner = functools.partial(Runner, runs=runs)
-        self._outputs = self._runner(original)
+        self.data = data
+        self.metric_before = self.metric_of(original.model)
+        self._runner = functools.partial(Runner, runs=0 if data is None else len(data.batches))
+        self._outputs = self._runner(original.model)
+
+    def without_metric(self) -> "Comparison":
+        """Returns a comparison of the outputs alone."""
+        return Comparison(self.original, None, self.data)
+
+    @property
+    def has_metric(self) -> bool:
+        return self._metric is not None
 
     def metric_of(self, model: keras.Model) -> float | None:
-        """Returns the value of the metric, or `None` without one."""
-        return None if self._metric is None else self._metric(model)
+        """Returns the value of the metric, or `None` without one.
+
+        A model that the metric cannot measure is compiled: `evaluate` needs compiled ones.
+        """
+        metric = self._metric
+        if metric is None:
+            return None
+        try:
+            value: Any = metric(model)
+        except (AttributeError, ValueError):  # the first on PyTorch
+            if model.compiled:
+                raise
+            compile_like(self.original, model)
+            value = metric(model)
+        try:
+            number = float(value)
+        except TypeError:
+            number = math.nan
+        if not math.isfinite(number):
+            raise ValueError(f"Expected a finite metric. Received: metric(model)={value}")
+        return number
+
+    def report_error(
+        self, small: keras.Model, renumbering: Renumbering
+    ) -> tuple[float | None, int]:
+        """Returns the error on the rows that a report is about, `None` without data."""
+        if self.data is None:
+            return None, 0
+        return self.error_of(small, self.data.report_batches(), renumbering)
 
     def error_of(
-        self,
-        small: keras.Model,
-        batches: Iterable[Any],
-        renumbered: Callable[[Any], Any] = lambda inputs: inputs,
+        self, small: keras.Model, batches: Iterable[Any], renumbering: Renumbering = _SAME_IDS
     ) -> tuple[float, int]:
         """Returns the relative error of a small model's outputs, and the number of rows.
 
         Entries of the original's outputs that are not finite, such as those of masked classes, do
         not count; if they are finite in the small model, or the other way round, the error is
-        infinite. `renumbered` takes the original's inputs to those of the small model.
+        infinite.
+
+        Args:
+            small: The model.
+            batches: Inputs of the original model.
+            renumbering: Converts them to inputs of the small one.
         """
         outputs = self._runner(small)
-        error, size, rows = 0.0, 0.0, 0
+        error = 0.0
+        size = 0.0
+        rows = 0
         for batch in batches:
             rows += number_of_rows(batch)
-            pairs = zip(self._outputs(batch), outputs(renumbered(batch)), strict=True)
+            pairs = zip(self._outputs(batch), outputs(renumbering(batch)), strict=True)
             for expected, actual in pairs:
                 if expected.dtype.kind in "OSU":
                     continue

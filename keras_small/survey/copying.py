@@ -4,7 +4,9 @@ State that is neither in a config nor in the weights, such as lookup tables and 
 `save_own_variables` writes, is only known to a layer's own saving.
 """
 
+import contextlib
 import inspect
+import logging
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +21,8 @@ from keras_small.survey.inventory import Inventory, contents, entries, layers_by
 from keras_small.survey.replacing import replace
 from keras_tnattn.errors import cause_of
 
+_log = logging.getLogger(__name__)
+
 
 def copy_of(original: Inventory, sample: Any = None) -> Inventory:
     """Returns a copy of a model that shares nothing with it, and is not compiled.
@@ -31,10 +35,7 @@ def copy_of(original: Inventory, sample: Any = None) -> Inventory:
     """
     model = original.model
     try:
-        with (
-            keras.saving.custom_object_scope(custom_objects(original)),
-            saved_folder(model) as path,
-        ):
+        with known_objects(original), saved_folder(model) as path:
             try:
                 copy = keras.saving.load_model(path, compile=False, safe_mode=False)
                 loaded = len(copy.weights) == len(model.weights)
@@ -126,6 +127,11 @@ def custom_objects(original: Inventory) -> dict[str, Any]:
     return {name: thing for name, thing in objects.items() if name.isidentifier() or ">" in name}
 
 
+def known_objects(original: Inventory) -> contextlib.AbstractContextManager[Any]:
+    """Lets Keras know the classes and functions of a model."""
+    return keras.saving.custom_object_scope(custom_objects(original))
+
+
 def check_copy(model: keras.Model, copy: keras.Model, sample: Any) -> None:
     """Refuses a copy whose outputs differ by more than the order of sums explains."""
     with data_errors():
@@ -178,3 +184,19 @@ def _example(spec: Any) -> np.ndarray:
     if keras.backend.is_float_dtype(spec.dtype):
         return np.random.default_rng(0).normal(size=shape).astype("float32")
     return np.zeros(shape, spec.dtype)
+
+
+def compile_like(original: Inventory, small: keras.Model) -> None:
+    """Compiles a small model as the original is, if Keras can save how that is."""
+    model = original.model
+    custom = type(model).compile is not keras.Model.compile
+    by_config = type(model).compile_from_config is not keras.Model.compile_from_config
+    if not model.compiled or (custom and not by_config):
+        return
+    try:
+        with known_objects(original):
+            config = model.get_compile_config()
+            if config:
+                small.compile_from_config(config)
+    except (TypeError, ValueError) as error:
+        _log.warning("the small model is not compiled as %s is: %s", model.name, cause_of(error))

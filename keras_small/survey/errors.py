@@ -17,9 +17,11 @@ from keras_tnattn.ops import low_rank
 _UNSEEN_WEIGHT = 0.06
 # The weight that every direction of the rows has at least, relative to the mean.
 _FLOOR = 0.1
-# Rows of a table that are converted to float64 at once; those that estimate a large one's errors.
-_CHUNK, _SAMPLE = 2**13, 2**11
-# The most ids that are looked up at once.
+# Rows of a table that are converted to float64 at once.
+_CHUNK = 2**13
+# Rows by which the errors of a larger table are estimated.
+_SAMPLE = 2**11
+# Maximum ids that are looked up at once.
 _LOOKUPS = 2**9
 # The number of random input rows that measure the error of a layer for which there are no data.
 _SAMPLE_ROWS = 512
@@ -38,12 +40,14 @@ def layer_error(
     if not is_table(old):
         return output_error(old, new, statistics)
     new_ids = np.arange(old.input_dim) if id_order is None else np.argsort(id_order)
-    weights, error, size = row_weights(old, statistics), 0.0, 0.0
+    weights = row_weights(old, statistics)
+    error = 0.0
+    size = 0.0
     lookup = Runner(new, new, runs=old.input_dim // _LOOKUPS)
     for part, rows in parts_of_table(old):
         # A lookup may need many times the memory of its rows.
         ids = np.split(new_ids[part], range(_LOOKUPS, len(rows), _LOOKUPS))
-        difference = rows - np.concatenate([lookup(some)[0] for some in ids])
+        difference = rows - np.concatenate([lookup(batch)[0] for batch in ids])
         error += float(weights[part] @ np.einsum("vd,vd->v", difference, difference))
         size += float(weights[part] @ np.einsum("vd,vd->v", rows, rows))
     error = float(np.sqrt(error / (size or 1.0)))
@@ -54,7 +58,8 @@ def layer_error(
     kernel, approximation = (ops.convert_to_numpy(x).T for x in (logits, second_table(new)))
     root = None if statistics.moment is None else low_rank.square_root(statistics.moment)
     if root is not None:
-        kernel, approximation = kernel @ root, approximation @ root
+        kernel = kernel @ root
+        approximation = approximation @ root
     of_logits = table_error(kernel, approximation, np.ones(len(kernel)))
     return float(np.hypot(error, of_logits) / np.sqrt(2))
 
@@ -65,7 +70,8 @@ def output_error(old: keras.layers.Layer, new: keras.layers.Layer, statistics: S
     Without data the inputs are random numbers. The outputs are those before the activation, as in
     the errors of ranks.
     """
-    call, linear = statistics.call or _random_call(old), keras.activations.linear
+    call = statistics.call or _random_call(old)
+    linear = keras.activations.linear
     with with_activation(old, linear), with_activation(new, linear):
         outputs, expected = (
             np.concatenate([x.ravel() for x in call.outputs_of(layer)]) for layer in (new, old)
@@ -75,7 +81,8 @@ def output_error(old: keras.layers.Layer, new: keras.layers.Layer, statistics: S
 
 def _random_call(layer: keras.layers.Layer) -> Call:
     """Returns a call of a layer with random inputs, of the shapes with which it was built."""
-    config, rng = layer.get_build_config() or {}, np.random.default_rng(0)
+    config = layer.get_build_config() or {}
+    rng = np.random.default_rng(0)
     shapes = config.get("shapes_dict", {"": config.get("input_shape")})
     first = next(iter(shapes.values()))
     rows = first[0] or max(1, _SAMPLE_ROWS // max(int(np.prod([x or 8 for x in first[1:-1]])), 1))

@@ -152,7 +152,8 @@ class Inventory:
     def of_copy(self, copy: keras.Model) -> "Inventory":
         """Returns the inventory of a copy of the model."""
         own = Inventory.of(copy)
-        copies, holders = dict(layers_by_address(copy)), collections.defaultdict(set)
+        copies = dict(layers_by_address(copy))
+        holders: dict[int, set[int]] = collections.defaultdict(set)
         for address, layer in layers_by_address(self.model):
             if address in copies:
                 holders[id(layer)].add(id(copies[address]))
@@ -164,8 +165,9 @@ class Inventory:
             for path, place in self.places.items()
             for holder in holders[id(place.layer)]
         }
-        types = [[type(x.layer) for x in some.values()] for some in (self.places, twins)]
-        if shared or types[0] != types[1]:
+        types = [type(place.layer) for place in self.places.values()]
+        types_of_twins = [type(place.layer) for place in twins.values()]
+        if shared or types != types_of_twins:
             paths = (path for path, place in own.places.items() if id(place.layer) in shared)
             return dataclasses.replace(own, shared=frozenset(paths))
         return dataclasses.replace(own, places=twins)

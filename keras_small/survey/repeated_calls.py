@@ -27,7 +27,8 @@ class Runner:
     def __init__(
         self, model: keras.layers.Layer, call: Callable[[Any], Any] | None = None, runs: int = 0
     ) -> None:
-        self._model, self._call = model, call or (lambda inputs: model(inputs, training=False))
+        self._model = model
+        self._call = call or (lambda inputs: model(inputs, training=False))
         self._first = 0 if runs >= 2 * _RUNS else _RUNS
         self._runs: dict[tuple, int] = collections.Counter()
         self._compiled: keras.Model | None = None
@@ -54,7 +55,8 @@ class _Inference(keras.Model):
 
     def __init__(self, model: keras.layers.Layer, function: Callable[[Any], Any]) -> None:
         super().__init__(name="inference", dtype=model.dtype_policy)
-        self.model, self.function = model, function
+        self.model = model
+        self.function = function
         self.compile(jit_compile=False)  # XLA takes longer to compile than it saves
 
     def call(self, inputs: Any) -> list[Any]:

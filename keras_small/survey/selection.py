@@ -1,13 +1,13 @@
 """Which layers of a model can be replaced, and why the others stay: their weights are read."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
 from keras import ops
 
-from keras_small.asked.goals import Options
+from keras_small.survey.copying import check_copy, copy_of
 from keras_small.survey.inventory import Inventory, contents
 from keras_small.survey.kinds import kind_of, reason_against
 from keras_small.survey.replacing import assume, object_of
@@ -45,14 +45,24 @@ def _standins(layers: Mapping[str, keras.layers.Layer]) -> Iterator[dict[str, se
             assume(layers[path], original)
 
 
-def select_layers(original: Inventory, copy: Inventory, options: Options, example: Any) -> None:
-    """Notes in the inventory of a copy which layers can be replaced, and why others stay.
+def copy_to_replace(
+    original: Inventory, selects: Callable[[keras.layers.Layer], bool], example: Any
+) -> Inventory:
+    """Returns a copy of a model, with the layers that can be replaced and why others stay.
 
-    The layers of the copy are changed while it runs, unless no example of inputs is known.
+    Args:
+        original: The model.
+        selects: Whether a layer of it may be replaced.
+        example: Inputs that show whether the copy computes the same, and what reads its weights;
+            `None` if none are known.
 
     Raises:
-        ValueError: If a layer that can be replaced has weights that are not finite.
+        ValueError: If the model cannot be copied, or a layer that can be replaced has weights that
+            are not finite.
     """
+    copy = copy_of(original, example)
+    if example is not None:
+        check_copy(original.model, copy.model, example)
     reasons = {}
     for path, place in copy.places.items():
         if kind_of(place.layer) is None:
@@ -60,7 +70,7 @@ def select_layers(original: Inventory, copy: Inventory, options: Options, exampl
         copy.replaceable[path] = place
         reason = reason_against(place.layer)
         # By the names in the original; those that Keras makes up are others in a copy.
-        if not options.selects(original.places.get(path, place).layer):
+        if not selects(original.places.get(path, place).layer):
             reason = "not selected by `filters`"
         elif path in copy.shared:
             reason = "held by several layers, each of which loads its own copy"
@@ -75,6 +85,7 @@ def select_layers(original: Inventory, copy: Inventory, options: Options, exampl
                     "Expected finite weights. "
                     f"Received: infinite or NaN numbers in the {weight.name} of {path}"
                 )
+    return copy
 
 
 def _reasons_of_readers(
@@ -85,7 +96,8 @@ def _reasons_of_readers(
     The layers of the inventory, that of a copy, are changed while it runs. Without a sample of
     inputs only attributes are looked at.
     """
-    reasons, model = _reasons_of_holders(inventory, layers), inventory.model
+    reasons = _reasons_of_holders(inventory, layers)
+    model = inventory.model
     if sample is None:
         return reasons
     free = {path: layer for path, layer in layers.items() if path not in reasons}

@@ -12,7 +12,6 @@ import numpy as np
 from keras import ops
 
 from keras_small.asked.batches import are_probabilities, as_rows, outputs_of, some_batches
-from keras_small.formats.candidates import Candidate
 from keras_small.survey.calibration import (
     Call,
     Statistics,
@@ -27,20 +26,18 @@ from keras_small.survey.repeated_calls import Runner
 
 # The size, relative to a layer's outputs, of the changes that are made.
 _CHANGE = 0.05
-# The numbers of outputs that tell how sensitive they are; one batch is the least.
-_ENOUGH = 256
+# Minimum numbers of outputs that tell how sensitive they are, if the data have as many.
+_MINIMUM_OUTPUTS = 256
 # For embeddings with more features all directions of the rows count alike.
-MOST_FEATURES = 256
-# The most entries of all outputs together that are compared, chosen at random.
+MAXIMUM_FEATURES = 256
+# Maximum entries of all outputs together that are compared, chosen at random.
 _ENTRIES = 2**16
-# The fewest rows of an output that are compared, if it has so many; one row might be padding.
+# Minimum rows of an output to compare; one row might be padding.
 _ROWS = 16
 # The rank of the tables that are compared, as a share of the number of features.
 _RANK_SHARE = 0.375
 # The response is used only if it cuts the change of the outputs to this share.
 _USEFUL_SHARE = 0.8
-# How many candidates of a format for a table take its place.
-_TABLES = 6
 # Added to each probability before its logarithm is taken.
 _SMALLEST = 1e-7
 
@@ -61,10 +58,10 @@ def measure_sensitivity(
     many outputs; of a few numbers it would tell little.
     """
     known = list(zip(batches, outputs, strict=False))
-    count = min(len(known), math.ceil(_ENOUGH / sum(x.size for x in outputs[0])))
-    some = [known[n * len(known) // count] for n in range(count)]
+    count = min(len(known), math.ceil(_MINIMUM_OUTPUTS / sum(x.size for x in outputs[0])))
+    chosen = [known[n * len(known) // count] for n in range(count)]
     changes, sizes = zip(
-        *(_change_of_outputs(functools.partial(outputs_of, model, x), y) for x, y in some),
+        *(change_of_outputs(functools.partial(outputs_of, model, x), y) for x, y in chosen),
         strict=True,
     )
     size = math.hypot(*sizes)
@@ -73,7 +70,8 @@ def measure_sensitivity(
             with _add_noise(layer):
                 changed = math.hypot(*(np.linalg.norm(change()) for change in changes))
         except Exception as error:
-            statistics[path].failure, changed = reason_to_keep(error), 0.0
+            statistics[path].failure = reason_to_keep(error)
+            changed = 0.0
         statistics[path].sensitivity = float(changed / (_CHANGE * size)) if size > 0 else 1.0
     largest = max((statistics[path].sensitivity for path in layers), default=0.0)
     for path in layers:
@@ -96,7 +94,7 @@ def measure_responses(
     rank that heeds it changes the outputs clearly less than one that does not.
     """
     for path, layer in layers.items():
-        if not is_table(layer) or layer.output_dim > MOST_FEATURES:
+        if not is_table(layer) or layer.output_dim > MAXIMUM_FEATURES:
             continue
         if statistics[path].moment is not None:  # it also returns logits, of other directions
             continue
@@ -114,49 +112,6 @@ def measure_responses(
             statistics[path].response = response
 
 
-def measure_tables(
-    model: keras.layers.Layer,
-    layer: keras.layers.Embedding,
-    batch: Any,
-    sensitivity: float,
-    candidates: Sequence[Candidate],
-) -> list[Candidate]:
-    """Returns the candidates for a table, largest first, with costs that tell what they change.
-
-    Noise tells too little of tables: their errors are large, and rounding makes rows shorter. Some
-    candidates of each format take the place of the table for a run on the batch; the others lie
-    between them.
-    """
-    known = outputs_of(model, batch)
-    run = Runner(model, runs=2 * _TABLES)
-    change, size = _change_of_outputs(functools.partial(run, batch), known)
-    smaller = sorted((c for c in candidates if c.error > 0), key=lambda c: c.error)
-    if len(smaller) < 2 or not size > 0:
-        return list(candidates)
-    ids, weights = np.arange(layer.input_dim), layer.get_weights()
-
-    def cost_of(candidate: Candidate) -> float:
-        order = candidate.id_order()
-        new_ids = ids if order is None else np.argsort(order)
-        table = ops.convert_to_numpy(candidate.finish(candidate.make())(new_ids))
-        layer.set_weights([table, *weights[1:]])
-        try:
-            return float(np.linalg.norm(change()) / (size * sensitivity))
-        finally:
-            layer.set_weights(weights)
-
-    measured = [candidate for candidate in candidates if candidate.error <= 0]
-    for name in dict.fromkeys(candidate.format for candidate in smaller):
-        group = [candidate for candidate in smaller if candidate.format == name]
-        places = np.linspace(0, len(group) - 1, min(_TABLES, len(group))).astype(int)
-        some = [group[place] for place in places]
-        known_errors, costs = [c.error for c in some], [cost_of(c) for c in some]
-        for candidate in group:
-            cost = float(np.interp(candidate.error, known_errors, costs))
-            measured.append(dataclasses.replace(candidate, weighted_error=cost))
-    return sorted(measured, key=lambda c: (-c.bytes, c.error))
-
-
 def _errors(
     model: keras.layers.Layer,
     batches: Sequence[Any],
@@ -166,10 +121,11 @@ def _errors(
 ) -> np.ndarray:
     """Returns how much the outputs change on about 256 rows with each table of an embedding."""
     squares = np.zeros(len(tables))
-    table, some = layer.get_weights(), some_batches(list(zip(batches, outputs, strict=False)))
-    run = Runner(model, runs=len(tables) * len(some))
-    for batch, known in some:
-        change, _ = _change_of_outputs(functools.partial(run, batch), known)
+    table = layer.get_weights()
+    chosen = some_batches(list(zip(batches, outputs, strict=False)))
+    run = Runner(model, runs=len(tables) * len(chosen))
+    for batch, known in chosen:
+        change, _ = change_of_outputs(functools.partial(run, batch), known)
         for i, approximation in enumerate(tables):
             layer.set_weights([approximation, *table[1:]])
             squares[i] += np.square(change()).sum()
@@ -177,7 +133,7 @@ def _errors(
     return np.sqrt(squares)
 
 
-def _change_of_outputs(
+def change_of_outputs(
     run: Callable[..., list[np.ndarray]], outputs: Sequence[np.ndarray], entries: int | None = None
 ) -> tuple[Callable[..., np.ndarray], float]:
     """Returns a function that computes how much the outputs have changed, and their size.
@@ -185,16 +141,16 @@ def _change_of_outputs(
     Args:
         run: Function that returns the outputs; the arguments are those of what is returned.
         outputs: The outputs before.
-        entries: The most entries of all outputs together to compare. Default: all.
+        entries: Maximum entries of all outputs together to compare. Default: all.
     """
     in_logs = [are_probabilities(x) for x in outputs]
     share = None if entries is None else entries // len(outputs)
     chosen = [_some_entries(as_rows(x).shape, share) for x in outputs]
 
     def comparable(outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        rows = [as_rows(x)[some] for x, (some, _) in zip(outputs, chosen, strict=True)]
-        whole = _comparable(rows, in_logs)
-        return [x[:, some] for x, (_, some) in zip(whole, chosen, strict=True)]
+        rows = [as_rows(x)[index] for x, (index, _) in zip(outputs, chosen, strict=True)]
+        compared = _comparable(rows, in_logs)
+        return [x[:, index] for x, (_, index) in zip(compared, chosen, strict=True)]
 
     old = comparable(outputs)
     # Logits of masked classes are not finite.
@@ -213,18 +169,18 @@ def _change_of_outputs(
 
 
 def _some_entries(
-    shape: tuple[int, int], most: int | None
+    shape: tuple[int, int], maximum: int | None
 ) -> tuple[slice | np.ndarray, slice | np.ndarray]:
-    """Returns the indices of random rows and columns with at most so many entries in total."""
+    """Returns the indices of random rows and columns with a maximum of entries together."""
     rows, columns = shape
-    if most is None or rows * columns <= most:
+    if maximum is None or rows * columns <= maximum:
         return slice(None), slice(None)
     random = np.random.default_rng(0)
-    most_rows = max(most // columns, min(rows, _ROWS))
-    some = random.permutation(rows)[:most_rows]
-    if most_rows * columns <= most:
-        return some, slice(None)
-    return some, random.permutation(columns)[: max(1, most // most_rows)]
+    count = max(maximum // columns, min(rows, _ROWS))
+    chosen = random.permutation(rows)[:count]
+    if count * columns <= maximum:
+        return chosen, slice(None)
+    return chosen, random.permutation(columns)[: max(1, maximum // count)]
 
 
 def _changes_by_feature(
@@ -245,7 +201,7 @@ def _changes_by_feature(
         with watch_calls({"": layer}, shift):
             return model(ids, training=False)
 
-    change, _ = _change_of_outputs(Runner(model, shifted), outputs, _ENTRIES)
+    change, _ = change_of_outputs(Runner(model, shifted), outputs, _ENTRIES)
     return np.stack([change([batch, np.array(n)]) for n in range(layer.output_dim)])
 
 

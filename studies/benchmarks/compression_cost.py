@@ -129,7 +129,7 @@ def processor_seconds():
     return usage.ru_utime + usage.ru_stime
 
 
-def measure(name, effort):
+def measure(name):
     """Prints what one case takes."""
     from keras_small import compress
     from keras_small.formats.candidates import byte_count
@@ -147,7 +147,7 @@ def measure(name, effort):
     gc.collect()
     with sampled_peak() as memory:
         begin = processor_seconds(), time.perf_counter()
-        result = compress(model, target, data=data, bits=bits or 32, effort=effort, verbose=0)
+        result = compress(model, target, data=data, bits=bits or 32, verbose=0)
         seconds = processor_seconds() - begin[0], time.perf_counter() - begin[1]
     layers = [layer for layer in result.report.layers if layer.format != "kept"]
     estimate = next(re.findall("about (.*)", line)[0] for line in told if "expected" in line)
@@ -167,15 +167,14 @@ def measure(name, effort):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--cases", nargs="+", default=USUAL, choices=CASES, metavar="CASE")
-    parser.add_argument("--effort", default="full", choices=["full", "fast"])
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
-        return measure(options.measure, options.effort)
+        return measure(options.measure)
     head = ("smaller", "error", "CPU s", "s", "told", "memory")
     print(f"{'':26}" + "".join(f"{text:>12}" for text in head) + "  formats")
     for name in options.cases:
-        command = [sys.executable, __file__, "--measure", name, "--effort", options.effort]
+        command = [sys.executable, __file__, "--measure", name]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         row = json.loads(done.stdout.splitlines()[-1])
         error = row["error"] if row["error"] is not None else row["errors"][0]

@@ -35,7 +35,7 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import keras
 import numpy as np
 
-from keras_small import compress
+from keras_small import Data, Within, compress
 from keras_small.building.saving import file_bytes
 from keras_small.formats.candidates import byte_count
 from keras_small.survey.inventory import places
@@ -173,13 +173,13 @@ def jobs(model, data, args):
     """
 
     def ours(target, how, epochs=0):
-        result = compress(model, target, data=data, **how)
+        result = compress(model, target, data=Data(data, kept_ids=2), **how)
         if epochs:
             result.heal(thin_out(data), epochs=epochs, learning_rate=3e-4)
-        return result.model, result.renumber
+        return result.model, result.renumbering
 
     def plain(tolerance):
-        return compress(model, tolerance=tolerance, formats="low_rank", bits=32).model, None
+        return compress(model, Within(tolerance), formats="low_rank", bits=32).model, None
 
     yield "full", 1, lambda: (model, None)
     for mode in ("int8", "int4"):
@@ -187,17 +187,17 @@ def jobs(model, data, args):
     for tolerance in TOLERANCES[2:3] if args.quick else TOLERANCES:
         yield "plain SVD", tolerance, partial(plain, tolerance)
     for bits, targets in TARGETS.items():
-        how = {"bits": bits or 32, "renumber": 2}
+        how = {"bits": bits or 32}
         method = "ours" if bits is None else f"ours, {bits} bits"
         for target in targets[1:2] if args.quick else targets:
             yield method, target, partial(ours, target, how)
     if not args.quick:
         targets, bits = HEALED[args.model]
-        how = {"bits": bits or 32, "renumber": 2}
+        how = {"bits": bits or 32}
         for target in targets:
             yield "ours, healed", target, partial(ours, target, how, epochs=1)
     for target in CODED if args.coded else ():
-        how = {"coded": True, "renumber": 2}
+        how = {"coded": True}
         yield "ours, coded", target, partial(ours, target, how)
         yield "ours, coded, healed", target, partial(ours, target, how, epochs=1)
 
@@ -241,7 +241,7 @@ def speed(model, small, batch):
 
 def quantized_by_keras(model, mode):
     """Returns the whole model quantized by Keras."""
-    copy = compress(model, target=1).model
+    copy = compress(model, 1).model
     kinds = (keras.layers.Dense, keras.layers.EinsumDense, keras.layers.Embedding)
     # `keras.Model.quantize` leaves subclasses out, and `TokenEmbedding` is one of `Embedding`.
     for layer in [p.layer for p in places(copy) if isinstance(p.layer, kinds)]:

@@ -1,4 +1,4 @@
-"""Checks by simulation that `compress(max_flips=...)` keeps its promise.
+"""Checks by simulation that `Promise(max_flips=...)` is kept.
 
     python studies/benchmarks/promise.py
     python studies/benchmarks/promise.py --models digits --splits 20
@@ -28,9 +28,9 @@ import keras
 import numpy as np
 from sklearn.datasets import load_digits
 
-from keras_small import compress, compressing
+from keras_small import Data, Promise, compress
 from keras_small.asked.batches import outputs_of
-from keras_small.asked.counting import CountedRows, FewFlips, upper_bound
+from keras_small.goals.counting import CountedRows, Flips, upper_bound
 from keras_tnattn.layers import TensorizedSpectralAttention
 
 TRUTH_ROWS = 20_000
@@ -46,8 +46,6 @@ def main():
     parser.add_argument("--bits", type=int, help="of compress; default: its own")
     parser.add_argument("--output", type=Path, default=Path("runs/promise.jsonl"))
     options = parser.parse_args()
-    # Keras' own quantization, which the report shows for comparison, takes half of the time.
-    compressing.keras_quantizations = lambda *_: ()
     print("model    splits  broken  at most  mean flips  kept whole  times smaller  seconds")
     for name in options.models:
         simulate(name, options)
@@ -63,17 +61,16 @@ def simulate(name, options):
         model.compile("adam", "sparse_categorical_crossentropy")
         model.fit(inputs, labels, epochs=10, verbose=0)
         others = draw(np.random.default_rng(2), TRUTH_ROWS)[0]
-        truth = CountedRows(model, others, TRUTH_ROWS, FewFlips(options.max_flips))
+        truth = CountedRows(model, others, TRUTH_ROWS, Flips())
     for split in range(len(done), options.splits):
         start = time.process_time()
         result = compress(
             model,
-            max_flips=options.max_flips,
-            confidence=options.confidence,
-            **({"bits": options.bits} if options.bits else {}),
-            data=draw(np.random.default_rng([3, split]), options.rows)[0],
-            batch_size=options.rows,
-            effort="fast",
+            Promise(max_flips=options.max_flips, confidence=options.confidence),
+            bits=options.bits,
+            data=Data(
+                draw(np.random.default_rng([3, split]), options.rows)[0], batch_size=options.rows
+            ),
             verbose=0,
         )
         small = result.model

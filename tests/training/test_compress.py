@@ -20,7 +20,8 @@ from conformance import assert_same_arrays, relative_error
 from run_folders import assert_refused
 from translator_runs import make_run
 
-from keras_small import coding
+from keras_small import Data, Keeping, Promise, Smaller, Within, coding
+from keras_small.asked.renumbering import Renumbering
 from keras_small.formats.candidates import byte_count
 from keras_small.formats.runtime_tables import RUNTIMES
 from keras_small.runtimes import file_outputs
@@ -142,8 +143,8 @@ def test_progress_is_printed(tmp_path, capsys):
         results = json.loads((tmp_path / "model-compressed" / "results.json").read_text())
         assert results["compressed"] == {
             **dict.fromkeys(("max_drop", "tolerance", "max_flips")),
-            **dict.fromkeys(("for_runtime", "min_speed", "max_resident")),
-            **{"target": 2.0, "bits": 32, "coded": False, "confidence": 0.95, "effort": "full"},
+            **dict.fromkeys(("for_runtime", "confidence")),
+            **{"target": 2.0, "bits": 32, "coded": False},
             **{"keep_vocabulary": False, "data": str(tmp_path / "inputs.npy")},
             **{"heal_epochs": 2, "learning_rate": 1e-3, "from_logits": False, "healed_epochs": 2},
         }
@@ -151,12 +152,11 @@ def test_progress_is_printed(tmp_path, capsys):
         sizes = ("weights_before", "weights_after", "bytes_before", "bytes_after")
         assert {name: results[name] for name in sizes} == {name: report[name] for name in sizes}
         assert results["times_smaller"] == report["bytes_before"] / report["bytes_after"] >= 2
-        steps = [line.split(":")[0] for line in lines[2:9]]
+        steps = [line.split(":")[0] for line in lines[2:8]]
         assert steps[:3] == ["layer 1 of 2", "layer 2 of 2", "building the small model"]
         assert steps[3].startswith("error with corrected biases ")
-        assert steps[4] == "Keras' int8 and int4, to compare with"
-        assert steps[5:] == ["healing, epoch 1 of 2", "healing, epoch 2 of 2"]
-        assert not any("healing, epoch" in line for line in lines[9:])
+        assert steps[4:] == ["healing, epoch 1 of 2", "healing, epoch 2 of 2"]
+        assert not any("healing, epoch" in line for line in lines[8:])
     assert not logging.getLogger("keras_small").handlers
 
 
@@ -214,7 +214,7 @@ def test_a_file_needs_no_run(tmp_path, capsys):
     assert_same_arrays(coding.load_model(folder / "model.tnz").get_weights(), small.get_weights())
     for arguments, message in (
         ([str(tmp_path / "none.keras")], "which does not exist"),
-        ([file, "--target", "1000"], "target of at most"),
+        ([file, "--target", "1000"], "factor of at most"),
         ([file, "--target", "0.5"], "target=0.5"),
         ([file, "--max-drop", "0.1"], "--max-drop needs"),
         ([file, "--target", "2", "--data", str(tmp_path / "none.npy")], "a file of inputs"),
@@ -437,7 +437,7 @@ def test_max_drop_is_respected_on_the_validation_part(tmp_path, capsys):
     assert train([*command, "--learning-rate", "0.01"]) == 0
     drop = 0.02
     capsys.readouterr()
-    assert main([str(folder), "--effort", "fast", "--max-drop", str(drop)]) == 0
+    assert main([str(folder), "--max-drop", str(drop)]) == 0
     printed = capsys.readouterr().out
     run = ClassifierRun(folder)
     part = run.parts["validation"]
@@ -473,15 +473,15 @@ def test_what_compress_and_heal_get_of_a_run(
     run = SimpleNamespace(
         model="model",
         loss="loss",
-        renumbered=7,
+        kept_ids=7,
         inputs=lambda: "inputs",
         new_inputs=lambda: "new inputs",
         healing_inputs=lambda: "thinned",
         accuracy=lambda: "metric",
     )
 
-    def called(model, args, **given):
-        calls.update(model=model, **given)
+    def called(model, args, data, metric):
+        calls.update(model=model, data=data, metric=metric)
         return SimpleNamespace(report="the report")
 
     monkeypatch.setattr(compress, "_call", called)
@@ -492,13 +492,31 @@ def test_what_compress_and_heal_get_of_a_run(
     compress._compress_texts(run, tmp_path, tmp_path, args)
     assert calls == {
         "model": "model",
-        "data": "new inputs" if "max_flips" in options else "inputs",
+        "data": Data(
+            "new inputs" if "max_flips" in options else "inputs",
+            kept_ids=7 if renumbers else None,
+        ),
         "metric": "metric" if has_metric else None,
-        "max_drop": options.get("max_drop"),
-        "renumber": 7 if renumbers else None,
         **({"heal": "thinned"} if "heal_epochs" in options else {}),
     }
     assert capsys.readouterr().out == "the report\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "metric", "goal"),
+    [
+        ({}, None, Smaller(1.0)),
+        ({"bits": 8}, len, Smaller(1.0, len)),
+        ({"target": 4.0}, len, Smaller(4.0, len)),
+        ({"tolerance": 0.1}, len, Within(0.1, len)),
+        ({"max_drop": 0.1}, len, Keeping(len, 0.1)),
+        ({"max_drop": 0.1, "target": 3.0}, len, Keeping(len, 0.1, 3.0)),
+        ({"max_flips": 0.1}, None, Promise(max_flips=0.1)),
+        ({"max_flips": 0.1, "confidence": 0.9}, None, Promise(max_flips=0.1, confidence=0.9)),
+    ],
+)
+def test_options_are_goals(options, metric, goal):
+    assert compress._goal(compress.CompressOptions(model="model", **options), metric) == goal
 
 
 def test_a_promise_is_of_texts_that_were_not_trained_on():
@@ -515,7 +533,7 @@ def test_a_promise_is_of_texts_that_were_not_trained_on():
 def test_a_promise_is_printed_and_recorded(tmp_path, capsys):
     layers = [keras.layers.Dense(24), keras.layers.Dense(3, activation="softmax")]
     command = saved(tmp_path, *layers, size=24, rows=80)
-    command += ["--max-flips", "0.1", "--confidence", "0.9", "--effort", "fast"]
+    command += ["--max-flips", "0.1", "--confidence", "0.9"]
     assert main(command) == 0
     results = json.loads((tmp_path / "model-compressed" / "results.json").read_text())
     count = results["promise"]["count"]
@@ -536,7 +554,7 @@ def test_the_runtime_reaches_compress(tmp_path, monkeypatch):
     assert choices(field) == tuple(RUNTIMES)
     for runtime in (None, *RUNTIMES):
         args = compress.CompressOptions(model=str(tmp_path), target=2.0, for_runtime=runtime)
-        compress._call("model", args)
+        compress._call("model", args, None, None)
     assert [given["for_runtime"] for given in calls] == [None, *RUNTIMES]
 
 
@@ -549,8 +567,8 @@ def test_the_vocabulary_follows_the_new_ids():
         fingerprint="of the texts",
     )
     # Each new id's old one; the sixth row of the embedding stands for no word.
-    orders = {"embedding": np.array([0, 1, 3, 4, 5, 2])}
-    found = ClassifierRun.description(run, SimpleNamespace(id_orders=orders))
+    renumbering = Renumbering("embedding", np.array([0, 1, 3, 4, 5, 2]))
+    found = ClassifierRun.description(run, SimpleNamespace(renumbering=renumbering))
     assert found["vocabulary"] == ["", "[UNK]", "b", "c", "a"]
 
 
@@ -592,7 +610,7 @@ def test_a_table_measures_a_file_which_is_exported(tmp_path, capsys):
     table.write_text("\n".join(["class," + ",".join(f"x{n}" for n in range(16)), *rows]))
     model.save(tmp_path / "model.keras")
     options = [str(tmp_path / "model.keras"), "--data", str(table), "--max-drop", "0.1"]
-    options += ["--effort", "fast", "--bits", "8"]
+    options += ["--bits", "8"]
     assert main([*options, "--label-column", "class", "--export", "onnx"]) == 0
     report = json.loads((tmp_path / "model-compressed" / "report.json").read_text())
     assert (report["metric_before"], report["rows"]) == (1.0, 30)  # half of the rows each

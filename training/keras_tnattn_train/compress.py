@@ -47,13 +47,19 @@ examples:
         --max-drop 0.005 --export onnx
 """
 
-# The options that `compress` of the library takes, and those that `results.json` keeps, besides
-# those of a healing.
-GOALS = (
-    *("target", "tolerance", "bits", "coded", "max_flips", "confidence", "effort"),
-    *("for_runtime", "min_speed", "max_resident"),
+# The options that `results.json` keeps besides those of a healing.
+RECORDED_OPTIONS = (
+    "target",
+    "tolerance",
+    "max_drop",
+    "max_flips",
+    "confidence",
+    "bits",
+    "coded",
+    "for_runtime",
+    "keep_vocabulary",
+    "data",
 )
-RECORDED_OPTIONS = (*GOALS, "max_drop", "keep_vocabulary", "data")
 # The files of `--export`.
 FILES = {"onnx": "model.onnx", "litert": "model.tflite", "openvino": "model.xml"}
 
@@ -97,7 +103,9 @@ class CompressOptions(Options):
         lt=1,
         brief="another top class for at most a share F of new inputs (0.01 is 1 %)",
     )
-    confidence: float = option(0.95, MODEL, "of --max-flips", gt=0, lt=1)
+    confidence: float | None = option(
+        None, MODEL, "of --max-flips (default: 0.95)", metavar="C", gt=0, lt=1
+    )
     bits: int | None = option(
         None,
         MODEL,
@@ -108,36 +116,14 @@ class CompressOptions(Options):
     coded: bool = option(
         False,
         MODEL,
-        "share out the bytes of a coded file, FOLDER/model.tnz, for keras_tnattn.load: the "
-        "smallest download (extra `coded`); not with --bits or --max-resident",
-    )
-    effort: str = option(
-        "full",
-        MODEL,
-        "`fast` tries fewer ranks, and with --bits replaces layers one by one until the target is "
-        "reached",
-        choices=("full", "fast"),
+        "share out the bytes of a coded file, FOLDER/model.tnz, for keras_small.load: the "
+        "smallest download (extra `coded`); not with --bits",
     )
     for_runtime: str | None = option(
         None,
         MODEL,
         "use only what a file for this runtime keeps small, and for tables what it looks up fast",
         choices=("litert", "onnxruntime", "openvino"),
-    )
-    min_speed: float | None = option(
-        None,
-        MODEL,
-        "replace layers only by what is at least X times as fast, measured with --for-runtime in "
-        "that runtime",
-        metavar="X",
-        gt=0,
-    )
-    max_resident: int | None = option(
-        None,
-        MODEL,
-        "the most bytes of memory of the model's file, measured in the runtime of --for-runtime",
-        metavar="BYTES",
-        ge=1,
     )
     keep_vocabulary: bool = option(
         False,
@@ -195,14 +181,14 @@ class CompressOptions(Options):
     @property
     def replaces(self) -> bool:
         """Whether a smaller model is asked for, and not only a report."""
-        goals = self.target, self.tolerance, self.max_drop, self.max_flips, self.max_resident
+        goals = (self.target, self.tolerance, self.max_drop, self.max_flips)
         return self.bits not in (None, 32) or any(goal is not None for goal in goals)
 
     def check_together(self) -> None:
         if not self.replaces and (self.heal_epochs or self.export):
             raise ValueError(
-                "--heal-epochs and --export need --target, --tolerance, --max-drop, --max-flips, "
-                "--max-resident or --bits, because without them nothing is replaced"
+                "--heal-epochs and --export need --target, --tolerance, --max-drop, --max-flips "
+                "or --bits, because without them nothing is replaced"
             )
         if not self.heal_epochs and "learning_rate" in self.model_fields_set:
             raise ValueError(
@@ -315,8 +301,7 @@ def _compress_file(path: Path, name: str, folder: Path, args: CompressOptions) -
     ):
         raise InputError("--export needs --data for a model that does not say what its inputs are")
     data, metric = _data(model, args)
-    measured = {} if metric is None else {"metric": metric, "max_drop": args.max_drop}
-    result = _call(model, args, data=data, **measured)
+    result = _call(model, args, data, metric)
     _heal(result, data, args, logits_divergence if args.from_logits else None)
     print(result.report)
     files = _results(result, {}, args) if args.replaces else {}
@@ -401,14 +386,14 @@ def _compress_texts(run: TrainedRun, path: Path, folder: Path, args: CompressOpt
     if metric is None:
         _check_max_drop(args)
     # Metrics and counts of flips use the original ids, which can then not be renumbered.
-    stays = args.keep_vocabulary or metric or args.max_flips is not None
-    renumber = None if stays else run.renumbered
+    ids_stay = args.keep_vocabulary or metric or args.max_flips is not None
     inputs = run.inputs() if args.max_flips is None else run.new_inputs()
     if inputs is None:
         raise InputError("--max-flips needs the run of classify, or a file with --data")
-    result = _call(
-        run.model, args, data=inputs, metric=metric, max_drop=args.max_drop, renumber=renumber
-    )
+    from keras_small import Data
+
+    data = Data(inputs, kept_ids=None if ids_stay else run.kept_ids)
+    result = _call(run.model, args, data, metric)
     if args.heal_epochs:
         _heal(result, run.healing_inputs(), args, run.loss)
     print(result.report)
@@ -443,17 +428,37 @@ def _errors_of_export(models: Path) -> Iterator[None]:
         raise InputError(f"Could not export to {models}: {error}") from error
 
 
-def _call(model: Any, args: CompressOptions, **options: Any) -> Any:
+def _call(model: Any, args: CompressOptions, data: Any, metric: Any) -> Any:
     from keras_small import compress
     from keras_tnattn_train.runs.progress import printing_progress
 
-    asked = {name: getattr(args, name) for name in GOALS}
     with (
         input_errors((ImportError, ValueError, TypeError)),
         printing_progress("keras_small"),
     ):
-        # `verbose` because `printing_progress` prints.
-        return compress(model, **asked, verbose=0, **options)
+        return compress(
+            model,
+            _goal(args, metric),
+            data=data,
+            bits=args.bits,
+            for_runtime=args.for_runtime,
+            coded=args.coded,
+            verbose=0,  # because `printing_progress` prints
+        )
+
+
+def _goal(args: CompressOptions, metric: Any) -> Any:
+    """Returns the goal that the options describe."""
+    from keras_small import Keeping, Promise, Smaller, Within
+
+    if args.max_flips is not None:
+        confidence = args.confidence or Promise.confidence
+        return Promise(max_flips=args.max_flips, confidence=confidence, metric=metric)
+    if args.max_drop is not None:
+        return Keeping(metric, args.max_drop, args.target)
+    if args.tolerance is not None:
+        return Within(args.tolerance, metric)
+    return Smaller(args.target or 1.0, metric)
 
 
 def _heal(result: Any, inputs: Any, args: CompressOptions, loss: Any = None) -> None:

@@ -14,8 +14,8 @@ from keras_small.asked.batches import (
     inputs_and_labels,
     iterate,
     number_of_inputs,
-    renumber_ids,
 )
+from keras_small.asked.renumbering import Renumbering
 
 RNG = np.random.default_rng(0)
 A, B, Y = (RNG.normal(size=(24, 16)).astype("float32") for _ in range(3))
@@ -93,7 +93,7 @@ def test_other_numbers_are_refused(data, num_inputs):
 
 def test_new_ids_may_be_larger_than_the_dtype_of_the_old_ones():
     ids = np.array([[1, 255]], "uint8")
-    assert renumber_ids(ids, np.arange(600)[::-1]).tolist() == [[598, 344]]
+    assert Renumbering("words", np.arange(600)[::-1])(ids).tolist() == [[598, 344]]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
@@ -107,13 +107,13 @@ def test_probabilities_are_recognized(dtype):
 
 def test_lists_from_an_iterable_are_inputs_and_labels():
     model = one_input()
-    once = compress(model, target=1.5, data=iter([(A, Y)]), formats="low_rank")
-    same = compress(model, target=1.5, data=iter([[A, Y]]), formats="low_rank")
+    once = compress(model, 1.5, data=iter([(A, Y)]), formats="low_rank")
+    same = compress(model, 1.5, data=iter([[A, Y]]), formats="low_rank")
     assert_same_arrays(once.model.get_weights(), same.model.get_weights())
 
 
 def test_what_ends_heals_for_one_epoch_only():
-    result = compress(one_input(), target=1.5, formats="low_rank")
+    result = compress(one_input(), 1.5, formats="low_rank")
     weights = result.model.get_weights()
     message = "Received: a generator, which can be iterated over only once, and epochs=2"
     with pytest.raises(ValueError, match=message):
@@ -132,14 +132,14 @@ class Endless:
 
 
 def test_data_without_end_are_read_up_to_the_limit():
-    report = compress(one_input(), target=1.5, data=Endless(), formats="low_rank").report
+    report = compress(one_input(), 1.5, data=Endless(), formats="low_rank").report
     assert report.rows == 43 * 24  # the first batches with 1,024 rows or more
 
 
 @pytest.mark.parametrize("data", ["abc", [np.float32(1.0)], range(3), iter([])])
 def test_data_without_rows_are_refused(data):
     with pytest.raises(ValueError, match="Expected"):
-        compress(one_input(), target=1.5, data=data)
+        compress(one_input(), 1.5, data=data)
 
 
 def test_outputs_are_equal_column_by_column():
@@ -170,7 +170,7 @@ def test_a_py_dataset_ends():
 
 @pytest.mark.parametrize("make", [list, tuple, lambda pair: (pair, Y), lambda pair: iter([pair])])
 def test_two_inputs_are_healed_as_they_are_compressed(make):
-    result = compress(two_inputs(), target=1.5, data=make((A, B)), formats="low_rank")
+    result = compress(two_inputs(), 1.5, data=make((A, B)), formats="low_rank")
     assert len(result.heal(make((A, B)))) == 1
 
 
@@ -178,17 +178,17 @@ def test_labels_that_do_not_count_have_any_structure():
     inputs = keras.Input((A.shape[1],))
     hidden = keras.layers.Dense(64)(inputs)
     model = keras.Model(inputs, {"p": keras.layers.Dense(8)(hidden), "q": hidden})
-    result = compress(model, target=1.5, data=A, formats="low_rank")
+    result = compress(model, 1.5, data=A, formats="low_rank")
     assert len(result.heal((A, {"p": Y, "q": A}), learning_rate=1e-9)) in (0, 1)
 
 
 def test_a_list_of_batches_is_refused_everywhere():
     with pytest.raises(ValueError, match="each of the 1 inputs"):
-        compress(one_input(), target=1.5, data=[A, B])
-    result = compress(one_input(), target=1.5, formats="low_rank")
+        compress(one_input(), 1.5, data=[A, B])
+    result = compress(one_input(), 1.5, formats="low_rank")
     with pytest.raises(ValueError, match="each of the 1 inputs"):
         result.heal([A, B])
     with pytest.raises(ValueError, match="Received: 5"):
         result.heal(5)
     with pytest.raises(ValueError, match="Received: 5"):
-        compress(one_input(), target=1.5, data=5)
+        compress(one_input(), 1.5, data=5)

@@ -6,6 +6,7 @@ import pytest
 from compressing import compress
 from conformance import to_numpy
 
+from keras_small import Data, Smaller, Within
 from keras_small.asked.batches import some_batches
 from keras_small.building.biases import bias_of
 
@@ -41,11 +42,11 @@ def mean_outputs(model):
 
 
 @pytest.mark.parametrize(
-    "options", [{"bits": 2, "formats": ()}, {"tolerance": 0.7, "formats": "low_rank"}]
+    "options", [{"bits": 2, "formats": ()}, {"goal": Within(0.7), "formats": "low_rank"}]
 )
 def test_mean_outputs_are_those_of_the_original(options):
     model = dense_model()
-    result = compress(model, data=INPUTS, batch_size=64, verbose=0, **options)
+    result = compress(model, data=Data(INPUTS, batch_size=64), verbose=0, **options)
     assert all(row.format != "kept" for row in result.report.layers)
     small = result.model
     # The first layer alone has an activation that hides the mean.
@@ -79,7 +80,7 @@ def test_several_batches_have_the_mean_over_all_rows(rows):
     model = keras.Sequential([keras.Input((24,)), keras.layers.Dense(8)])
     inputs = INPUTS[:rows].copy()
     inputs[-1] *= 30
-    small = compress(model, data=inputs, batch_size=16, bits=2, formats=(), verbose=0).model
+    small = compress(model, data=Data(inputs, batch_size=16), bits=2, formats=(), verbose=0).model
     expected, actual = (to_numpy(x(inputs)).mean(axis=0) for x in (model, small))
     np.testing.assert_allclose(actual, expected, atol=1e-4)
 
@@ -102,7 +103,7 @@ def test_few_rows_say_nothing_of_deviations():
 
 
 @pytest.mark.parametrize(
-    "options", [{"bits": 2, "formats": ()}, {"target": 1.5, "coded": True, "bits": None}]
+    "options", [{"bits": 2, "formats": ()}, {"goal": 1.5, "coded": True, "bits": None}]
 )
 def test_normalizations_that_are_not_selected_stay(options):
     model = convolutional_model()
@@ -121,7 +122,7 @@ def test_biases_stay_if_the_metric_would_fall(capsys):
         pairs = zip(small.layers, biases, strict=True)
         return -sum(np.abs(to_numpy(x.bias) - bias).sum() for x, bias in pairs)
 
-    small = compress(model, data=INPUTS, bits=2, formats=(), metric=metric).model
+    small = compress(model, Smaller(1, metric=metric), data=INPUTS, bits=2, formats=()).model
     assert (metric(small), "metric would be -" in capsys.readouterr().out) == (0, True)
 
 

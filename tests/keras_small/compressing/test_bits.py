@@ -8,7 +8,7 @@ from conformance import to_numpy
 from keras import layers
 from slow_cases import slow_but
 
-from keras_small import compress
+from keras_small import Keeping, Within, compress
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(128, 32)).astype("float32")
@@ -35,29 +35,29 @@ def error(model, **options):
 @pytest.mark.parametrize(("target", "bits"), slow_but([(9.0, 4)], [(4.0, 8), (9.0, 4)]))
 def test_the_default_keeps_more_than_floats_and_as_much_as_other_bits(model, target, bits, caplog):
     caplog.set_level("INFO", "keras_small")
-    chosen, report = error(model, target=target)
+    chosen, report = error(model, target)
     assert "first each layer as integers" in caplog.messages
     assert any("miss the target: now other" in line for line in caplog.messages) == (target > 8)
     assert report.ratio >= target
-    assert chosen < 0.5 * error(model, target=target, bits=32)[0]
-    assert chosen < 1.3 * error(model, target=target, bits=bits)[0]
+    assert chosen < 0.5 * error(model, target, bits=32)[0]
+    assert chosen < 1.3 * error(model, target, bits=bits)[0]
     assert "Integers of 2 bits and more have a scale for each group" in str(report)
     assert "Floats alone: bits=32." in str(report)
 
 
 def test_floats_stay_one_argument_away(model):
-    _, report = error(model, target=2.0, bits=32)
+    _, report = error(model, 2.0, bits=32)
     assert {row.bits for row in report.layers} == {32}
     assert "Integers of" not in str(report)
 
 
 def test_other_goals_have_integers_too(model):
-    assert min(row.bits for row in error(model, tolerance=0.05)[1].layers) < 32
+    assert min(row.bits for row in error(model, Within(0.05))[1].layers) < 32
 
     def metric(small):
         return -np.linalg.norm(to_numpy(small(ROWS)) - to_numpy(model(ROWS)))
 
-    _, report = error(model, metric=metric, max_drop=5.0, target=4.0)
+    _, report = error(model, Keeping(metric, 5.0, 4.0))
     assert min(row.bits for row in report.layers) < 32
 
 

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 from compressing import compress
 
+from keras_small import Data, Within
+from keras_small.asked.data import CalibrationData
 from keras_small.survey import calibration
 
 RNG = np.random.default_rng(0)
@@ -12,26 +14,26 @@ RNG = np.random.default_rng(0)
 
 def seen_by_embeddings(model, data):
     tables = {x.name: x for x in model.layers if isinstance(x, keras.layers.Embedding)}
-    batches, all_inputs = calibration.batches_of(data, batch_size=512)
-    return calibration.observe(model, tables, batches, all_inputs)[0]
+    read = CalibrationData(Data(data, batch_size=512), len(model.inputs))
+    return calibration.observe(model, tables, read.batches, read.arrays)[0]
 
 
 def test_rows_are_chosen_from_all_of_the_data():
     rows = np.arange(5000)[:, None]
-    batches, whole = calibration.batches_of(rows, batch_size=300)
-    assert [len(batch) for batch in batches] == [300, 300, 300, 124]
-    chosen = np.concatenate(batches)[:, 0]
+    read = CalibrationData(Data(rows, batch_size=300), 1)
+    assert [len(batch) for batch in read.batches] == [300, 300, 300, 124]
+    chosen = np.concatenate(read.batches)[:, 0]
     assert (chosen[0], chosen[-1], set(np.diff(chosen))) == (0, 4999, {4, 5})
-    np.testing.assert_array_equal(whole, rows)
+    np.testing.assert_array_equal(read.arrays, rows)
 
 
 def test_reports_are_about_some_rows_of_large_arrays():
     few, many = np.arange(70), np.arange(9000)
-    read = calibration.read(few, 32, 1)
-    np.testing.assert_array_equal(np.concatenate(list(read.every())), few)
-    read = calibration.read(many, 32, 1)
-    chosen = np.concatenate(list(read.every()))
-    assert {len(batch) for batch in read.every()} == {32, 31}
+    read = CalibrationData(Data(few), 1)
+    np.testing.assert_array_equal(np.concatenate(list(read.report_batches())), few)
+    read = CalibrationData(Data(many), 1)
+    chosen = np.concatenate(list(read.report_batches()))
+    assert {len(batch) for batch in read.report_batches()} == {32, 31}
     assert (len(chosen), set(np.diff(chosen))) == (1023, {8, 9})
     assert not set(chosen) & set(np.concatenate(read.batches))
 
@@ -59,9 +61,9 @@ def test_nan_that_reaches_a_layer_is_reported(value):
     rows[2, 3] = value
     plain = keras.Model(inputs, keras.layers.Dense(8, name="dense")(inputs))
     with pytest.raises(ValueError, match="NaN inputs of the layer dense"):
-        compress(plain, target=1.5, data=rows)
+        compress(plain, 1.5, data=rows)
     known = keras.ops.where(keras.ops.isfinite(inputs), inputs, 0.0)
-    compress(keras.Model(inputs, keras.layers.Dense(8)(known)), tolerance=0.5, data=rows)
+    compress(keras.Model(inputs, keras.layers.Dense(8)(known)), Within(0.5), data=rows)
 
 
 def test_errors_of_the_data_are_one_sentence():

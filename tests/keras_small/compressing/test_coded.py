@@ -6,13 +6,14 @@ import pytest
 from conformance import to_numpy
 from keras import layers
 
-from keras_small import compress
+from keras_small import Data, Keeping, compress
 from keras_small.coding import arrays, load_model
 from keras_small.formats import coded, dense
-from keras_small.planning import choosing, plan
+from keras_small.goals import smaller
+from keras_small.planning import plan
+from keras_small.planning.table_costs import measure_tables
 from keras_small.survey.calibration import Statistics
 from keras_small.survey.errors import row_weights, table_error
-from keras_small.survey.sensitivity import measure_tables
 
 pytest.importorskip("constriction")
 RNG = np.random.default_rng(0)
@@ -71,7 +72,7 @@ def test_tables_in_principal_axes_have_the_bytes_and_the_error_of_their_layers(f
     mixed = RNG.normal(size=(3000, 24)) * 0.8 ** np.arange(24) @ RNG.normal(size=(24, 24))
     table.set_weights([mixed + 1])
     counts = np.floor(1e5 / np.arange(1, 3001) ** 1.5)
-    statistics = Statistics(counts=counts, renumber=first)
+    statistics = Statistics(counts=counts, kept_ids=first)
     weights, rows = row_weights(table, statistics), to_numpy(table.embeddings).astype("float64")
     found = coded.candidates(table, statistics, None)
     by_format = {name: [] for name in ("dense", "low_rank")}
@@ -133,7 +134,7 @@ def bits_of_vectors(model):
 def test_the_file_is_as_small_as_asked(tmp_path, capsys):
     model, ids = network(), RNG.integers(0, 300, (64, 6))
     model.compile("adam", "mse", metrics=["mae"])
-    result = compress(model, target=6.0, data=ids, coded=True, verbose=0)
+    result = compress(model, 6.0, data=ids, coded=True, verbose=0)
     size, report = result.save(tmp_path / "small.tnz"), result.report
     assert size == report.file_bytes
     assert report.bytes_before / 6.2 < size <= report.bytes_before / 6
@@ -153,40 +154,40 @@ def test_renumbered_ids_take_fewer_bytes(tmp_path):
     model = keras.Model(inputs, layers.Dense(4)(x))
     model.compile("adam", "mse")
     ids, sizes = RNG.integers(0, 1000, (500, 6)), {}
-    result = compress(model, target=12.0, data=ids, coded=True, renumber=1, verbose=0)
+    result = compress(model, 12.0, data=Data(ids, kept_ids=1), coded=True, verbose=0)
     most, error = result.report.bytes_before / 12, result.report.error
     assert 0.9 * most < result.save(tmp_path / "small.tnz") <= most
     again = load_model(tmp_path / "small.tnz")
-    before, after = to_numpy(model(ids)), to_numpy(again(result.renumber(ids)))
+    before, after = to_numpy(model(ids)), to_numpy(again(result.renumbering(ids)))
     assert np.linalg.norm(after - before) / np.linalg.norm(before) < 1.1 * error
     np.testing.assert_allclose(after.mean(axis=0), before.mean(axis=0), atol=2e-4)
-    integers, (order,) = to_numpy(again.layers[1].packed.weights[0]), result.id_orders.values()
+    integers, order = to_numpy(again.layers[1].packed.weights[0]), result.renumbering.old_ids
     for name, rows in {"renumbered": np.arange(1000), "as before": np.argsort(order)}.items():
         sizes[name] = len(arrays.encode(integers[rows])[1])
     assert sizes["renumbered"] < 0.95 * sizes["as before"]
-    kept = compress(model, target=12.0, data=ids, coded=True, verbose=0)
+    kept = compress(model, 12.0, data=ids, coded=True, verbose=0)
     assert error < 0.95 * kept.report.error
 
 
 def test_arguments_that_contradict_each_other():
     with pytest.raises(ValueError, match=r"coded without bits\. Received: coded=True, bits=4"):
-        compress(network(), target=4.0, bits=4, coded=True)
+        compress(network(), 4.0, bits=4, coded=True)
     with pytest.raises(ValueError, match=r"Expected formats among .* Received: .*'coded'"):
-        compress(network(), target=4.0, formats=("coded", "low_rank"))
-    with pytest.raises(ValueError, match="coded=True, max_resident=10"):
-        compress(network(), target=4.0, coded=True, for_runtime="onnxruntime", max_resident=10)
+        compress(network(), 4.0, formats=("coded", "low_rank"))
 
 
 def test_what_cannot_be_reached_is_told():
-    with pytest.raises(ValueError, match="Expected a target of at most"):
-        compress(network(), target=500.0, coded=True, verbose=0)
+    with pytest.raises(ValueError, match="Expected a factor of at most"):
+        compress(network(), 500.0, coded=True, verbose=0)
 
 
 def test_stateful_layers_go_on_from_their_states(tmp_path):
     x = RNG.normal(size=(4, 3, 16)).astype("float32")
     cell = layers.LSTM(24, stateful=True)
     model = keras.Sequential([keras.Input((3, 16), batch_size=4), cell, layers.Dense(8)])
-    result = compress(model, 3.0, data=np.tile(x, (2, 1, 1)), coded=True, batch_size=4, verbose=0)
+    result = compress(
+        model, 3.0, data=Data(np.tile(x, (2, 1, 1)), batch_size=4), coded=True, verbose=0
+    )
     result.save(tmp_path / "small.tnz")
     again = load_model(tmp_path / "small.tnz")
     for one in (result.model, again):
@@ -255,20 +256,20 @@ def test_means_and_other_layers_are_not_rounded():
 
 
 def test_a_file_larger_than_asked_is_told(monkeypatch):
-    monkeypatch.setattr(choosing, "file_bytes", lambda *_: 100_000)
-    result = compress(network(), target=6.0, coded=True, verbose=0)
+    monkeypatch.setattr(smaller, "file_bytes", lambda *_: 100_000)
+    result = compress(network(), 6.0, coded=True, verbose=0)
     assert "The coded file is larger than asked" in str(result)
 
 
-@pytest.mark.parametrize("renumber", [None, 2])
-def test_tables_cost_what_they_change_the_outputs(renumber, monkeypatch):
+@pytest.mark.parametrize("kept_ids", [None, 2])
+def test_tables_cost_what_they_change_the_outputs(kept_ids, monkeypatch):
     table = layers.Embedding(300, 16)
     inputs = keras.Input((6,), dtype="int32")
     outputs = layers.Dense(4, "tanh")(layers.Flatten()(table(inputs)))
     model, ids = keras.Model(inputs, outputs), RNG.integers(0, 300, (64, 6))
     known = to_numpy(model(ids)).astype("float64")
     counts = np.bincount(ids.ravel(), minlength=300)
-    found = coded.candidates(table, Statistics(counts=counts, renumber=renumber), 8)
+    found = coded.candidates(table, Statistics(counts=counts, kept_ids=kept_ids), 8)
     measured = measure_tables(model, table, ids, 0.5, found)
     np.testing.assert_array_equal(to_numpy(model(ids)), known)
     for name in ("dense", "low_rank"):
@@ -300,5 +301,5 @@ def test_the_bound_of_a_metric_is_kept_with_all_vectors():
     def metric(small):  # falls with any change of the last bias
         return -float(np.abs(to_numpy(small.layers[1].bias) - np.float32(1 / 3)).max())
 
-    result = compress(model, metric=metric, max_drop=1e-5, data=INPUTS[:64], coded=True, verbose=0)
+    result = compress(model, Keeping(metric, 1e-5), data=INPUTS[:64], coded=True, verbose=0)
     assert result.report.metric_after >= -1e-5

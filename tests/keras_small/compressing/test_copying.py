@@ -9,6 +9,7 @@ import pytest
 from compressing import compress, error_of
 from conformance import saved_and_loaded, to_numpy
 
+from keras_small import Data
 from keras_small.survey.inventory import Inventory
 
 RNG = np.random.default_rng(0)
@@ -26,7 +27,7 @@ def test_adapted_statistics_come_along(tmp_path):
     dense = keras.layers.Dense(64, "relu")
     model = keras.Model(inputs, keras.layers.Dense(3)(dense(normalization(inputs))))
     dense.kernel.assign(of_rank(6, 32, 64))
-    result = compress(model, target=2.0, data=ROWS, verbose=0)
+    result = compress(model, 2.0, data=ROWS, verbose=0)
     error = error_of(model, result.model, ROWS)
     # The kernel is of the rank that is left: nothing is lost but by rounding.
     assert error < 1e-5
@@ -62,7 +63,7 @@ def test_own_saving_and_classes_that_are_not_registered_come_along():
     model = keras.Sequential([keras.Input((32,)), layer])
     layer.scale = 49.0
     layer.dense.kernel.assign(of_rank(6, 32, 32))
-    result = compress(model, target=2.0, data=ROWS, verbose=0)
+    result = compress(model, 2.0, data=ROWS, verbose=0)
     error = error_of(model, result.model, ROWS)
     assert error < 1e-5
     assert result.report.error == pytest.approx(error, rel=1e-4, abs=1e-7)
@@ -83,7 +84,7 @@ def test_a_copy_that_answers_differently_is_refused():
     for factor, data in ((2.0, None), (2.0, ROWS), (1.005, ROWS)):
         layer.factor = factor
         with pytest.raises(ValueError, match="whose copy has other outputs"):
-            compress(model, target=2.0, data=data, verbose=0)
+            compress(model, 2.0, data=data, verbose=0)
 
 
 class Same(keras.layers.Layer):
@@ -127,7 +128,7 @@ class Small(Same):
 def test_the_error_of_a_model_that_cannot_be_saved_has_the_cause_alone(layer, cause):
     model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(32), layer])
     with pytest.raises(ValueError, match=f"Could not copy.*{cause}") as caught:
-        compress(model, target=2.0, verbose=0)
+        compress(model, 2.0, verbose=0)
     assert len(str(caught.value)) < 700
     assert "config={" not in str(caught.value)
 
@@ -148,7 +149,7 @@ class Around(keras.layers.Layer):
 
 def test_a_file_names_the_class_that_is_not_registered(tmp_path):
     model = keras.Sequential([keras.Input((32,)), Around()])
-    compress(model, target=2.0, verbose=0).model.save(tmp_path / "small.keras")
+    compress(model, 2.0, verbose=0).model.save(tmp_path / "small.keras")
     message = "Could not load a compressed Around: .*'Around'"
     with pytest.raises(ValueError, match=message) as error:
         keras.models.load_model(tmp_path / "small.keras")
@@ -164,7 +165,7 @@ class Descent(keras.optimizers.SGD):
 def test_an_optimizer_that_is_not_registered_comes_along():
     model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(32)])
     model.compile(Descent(0.5), "mse")
-    assert type(compress(model, target=2.0, verbose=0).model.optimizer) is Descent
+    assert type(compress(model, 2.0, verbose=0).model.optimizer) is Descent
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="string inputs")
@@ -176,7 +177,7 @@ def test_adapted_vocabularies_come_along(tmp_path):
     x = keras.layers.Embedding(600, 16)(vectorize(inputs))
     model = keras.Model(inputs, keras.layers.Dense(3)(keras.layers.Flatten()(x)))
     data = keras.ops.convert_to_tensor(texts.tolist())
-    result = compress(model, target=2.0, data=data, verbose=0)
+    result = compress(model, 2.0, data=data, verbose=0)
     assert result.report.ratio >= 2
     saved_and_loaded(result.model, data, tmp_path)
 
@@ -189,7 +190,7 @@ def test_states_of_recurrent_layers_do_not_move():
     model(rows)
     (state,) = model.layers[1].states
     before = to_numpy(state)
-    result = compress(model, target=1.1, data=rows, batch_size=8, verbose=0)
+    result = compress(model, 1.1, data=Data(rows, batch_size=8), verbose=0)
     np.testing.assert_array_equal(to_numpy(result.model.layers[1].states[0]), before)
     if keras.backend.backend() != "torch":  # there Keras cannot train stateful layers
         result.heal(rows, batch_size=8)

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from keras_small.building import grouped_rows
+from keras_small.formats import grouped_rows
 from keras_small.storage.integer_groups import rounded_matrix
 
 RNG = np.random.default_rng(0)
@@ -82,7 +82,7 @@ def test_rows_find_their_places_again():
     places = RNG.permutation(60)
     rows = row_by_row(A, B, places)
     start = np.concatenate([places[:2], np.sort(places[2:])])
-    found = grouped_rows.rearrange(A, B, rows, weights, start, first=2, share=1.0)
+    found = grouped_rows.rearrange((A, B), rows, weights, start, first=2, share=1.0)
     np.testing.assert_array_equal(found, places)
 
 
@@ -92,7 +92,7 @@ def test_other_blocks_let_rows_move_on(monkeypatch, shift):
     wanted = np.arange(60)
     wanted[[29, 30]] = 30, 29  # in two blocks unless these are shifted
     rows, start = row_by_row(A, B, wanted), np.arange(60)
-    found = grouped_rows.rearrange(A, B, rows, np.ones(60), start, share=1.0, shift=shift)
+    found = grouped_rows.rearrange((A, B), rows, np.ones(60), start, share=1.0, shift=shift)
     assert np.array_equal(found, wanted) == (shift > 0)
 
 
@@ -100,11 +100,11 @@ def test_heavier_rows_choose_first_and_the_others_keep_their_order():
     a, b = np.array([[1.0], [2.0], [3.0]]), np.ones((1, 1, 1))  # places 0, 1, 2 hold 1, 2, 3
     rows = np.full((3, 1), 3.0)
     weights = np.array([1.0, 3.0, 2.0])
-    new = grouped_rows.rearrange(a, b, rows, weights, np.arange(3), share=1.0)
+    new = grouped_rows.rearrange((a, b), rows, weights, np.arange(3), share=1.0)
     assert new.tolist() == [0, 2, 1]
     # Only the heaviest row chooses: the others follow as they were, on the places that are left.
     for places, expected in (([1, 0, 2], [0, 2, 1]), ([2, 0, 1], [1, 2, 0])):
-        new = grouped_rows.rearrange(a, b, rows, weights, np.array(places), share=0.5)
+        new = grouped_rows.rearrange((a, b), rows, weights, np.array(places), share=0.5)
         assert new.tolist() == expected
 
 
@@ -113,7 +113,7 @@ def test_the_first_rows_stay():
     places = grouped_rows.similar_places(rows, first=2)
     assert places[:2].tolist() == [0, 1]
     assert sorted(places) == list(range(57))
-    new = grouped_rows.rearrange(A, B, rows, weights, places, first=2)
+    new = grouped_rows.rearrange((A, B), rows, weights, places, first=2)
     assert new[:2].tolist() == [0, 1]
     assert sorted(new) == list(range(57))
     assert new.tolist() != places.tolist()
@@ -178,5 +178,5 @@ def test_rows_find_their_places_in_small_products(monkeypatch, size):
     monkeypatch.setattr(grouped_rows, "_PRODUCTS", 300)
     weights, places = RNG.uniform(1, 2, 60), RNG.permutation(60)
     rows = size * row_by_row(A, B, places)
-    found = grouped_rows.rearrange(size * A, B, rows, weights, np.arange(60), share=1.0)
+    found = grouped_rows.rearrange((size * A, B), rows, weights, np.arange(60), share=1.0)
     np.testing.assert_array_equal(found, places)

@@ -45,7 +45,7 @@ def gemma():
 def test_layers_in_attributes_and_tied_tables_are_reached(family, paths, tmp_path):
     model, inputs = family()
     before = model.get_weights()
-    result = compress(model, target=1.4, data=inputs, verbose=0)
+    result = compress(model, 1.4, data=inputs, verbose=0)
     reached = [row.path for row in result.report.layers if row.curve]
     for path in paths:
         assert any(path in known for known in reached)
@@ -81,7 +81,7 @@ def presets(tmp_path_factory):
     task = keras_hub.models.BertTextClassifier(backbone, num_classes=3, preprocessor=None)
     np.savez(folder / "inputs.npz", **inputs)
     for name, model in (("backbone", backbone), ("task", task)):
-        small = compress(model, target=1.4, data=inputs, verbose=0).model
+        small = compress(model, 1.4, data=inputs, verbose=0).model
         small.save_to_preset(folder / name)
         if name == "task":
             np.save(folder / "task-task.npy", outputs_of(small, inputs))
@@ -143,7 +143,7 @@ def gemma_causal_lm():
 @pytest.mark.parametrize("family", [gpt2_causal_lm, gemma_causal_lm])
 def test_a_compressed_model_generates_what_it_computes(family):
     model, inputs = family()
-    small = compress(model, target=1.4, data=inputs, verbose=0).model
+    small = compress(model, 1.4, data=inputs, verbose=0).model
     small.compile(sampler="greedy")
     given = 4
     start = np.where(np.arange(IDS.shape[1]) < given, IDS, 0)
@@ -161,7 +161,7 @@ def test_a_compressed_model_generates_what_it_computes(family):
 def test_lora_alone_heals():
     sizes = {**SIZES, "num_heads": 2, "max_sequence_length": 16, "dropout": 0.0}
     model, inputs = keras_hub.models.BertBackbone(**sizes), bert()[1]
-    small = compress(model, target=2.0, data=inputs, verbose=0).model
+    small = compress(model, 2.0, data=inputs, verbose=0).model
     targets = model.predict(inputs, verbose=0)
     # In random weights the attention hardly counts.
     small.enable_lora(4, ["feedforward_intermediate_dense", "feedforward_output_dense"])

@@ -10,22 +10,20 @@ from conformance import to_numpy
 from scipy import stats
 from scipy.special import rel_entr
 
-from keras_small import compress, logits_divergence
-from keras_small.asked import promises as promising
-from keras_small.asked.counting import (
+from keras_small import Data, Promise, compress, logits_divergence
+from keras_small.goals import promise as promising
+from keras_small.goals.counting import (
     CountedRows,
-    FewFlips,
-    SmallChange,
+    Flips,
     halves,
     mean_bound,
     relative_change,
     top_classes,
     upper_bound,
 )
-from keras_small.planning.choosing import Chooser
 
 ROWS = np.random.default_rng(0).normal(size=(400, 24)).astype("float32")
-OPTIONS = {"bits": 32, "formats": ("low_rank",), "effort": "fast", "batch_size": 200, "verbose": 0}
+OPTIONS = {"bits": 32, "formats": ("low_rank",), "verbose": 0}
 
 
 def classifier(spectrum):
@@ -81,11 +79,12 @@ def test_relative_changes_are_of_rows():
 
 
 @pytest.mark.parametrize("share", [0.01, 0.2])
-@pytest.mark.parametrize("kind", [FewFlips, SmallChange])
-def test_fewest_rows_are_just_enough(kind, share):
-    goal = kind(share, 0.9)
-    few, fewer = goal.count(0, goal.fewest_rows), goal.count(0, goal.fewest_rows - 1)
-    assert few.bound <= share < fewer.bound
+@pytest.mark.parametrize("name", ["max_flips", "max_change"])
+def test_the_minimum_of_rows_is_just_enough(name, share):
+    goal = Promise(**{name: share}, confidence=0.9)
+    rows = goal.minimum_rows
+    enough, too_few = (goal.counted.count(0, count, 0.9) for count in (rows, rows - 1))
+    assert enough.bound <= share < too_few.bound
 
 
 def test_rows_are_split_once_at_random():
@@ -102,7 +101,7 @@ def test_a_row_counts_once_wherever_it_differs():
     chances = np.array([[0.4], [0.6]])
     np.testing.assert_array_equal(top_classes([scores, chances]), [[1, 0, 0], [-1, 1, 1]])
     x = keras.Input((3,))
-    counted = CountedRows(keras.Model(x, [x, x]), np.eye(3, dtype="float32"), 2, FewFlips(0.1))
+    counted = CountedRows(keras.Model(x, [x, x]), np.eye(3, dtype="float32"), 2, Flips())
     # The last row differs in both outputs, the one before in the second one.
     first, second = np.eye(3)[[0, 1, 0]], np.eye(3)[[0, 2, 0]]
     parts = iter([[first[:2], second[:2]], [first[2:], second[2:]]])
@@ -113,7 +112,7 @@ def test_a_row_counts_once_wherever_it_differs():
 
 def test_the_report_tells_what_was_counted():
     model = classifier(0.5 ** np.arange(24))
-    result = compress(model, max_flips=0.05, confidence=0.9, data=ROWS, **OPTIONS)
+    result = compress(model, Promise(max_flips=0.05, confidence=0.9), data=ROWS, **OPTIONS)
     promise = result.report.promise
     planning, held_back = halves(ROWS)
     count = int(np.sum(classes_of(model, held_back) != classes_of(result.model, held_back)))
@@ -138,7 +137,7 @@ def test_the_report_tells_what_was_counted():
 
 def test_a_mean_change_is_promised():
     model = classifier(0.5 ** np.arange(24))
-    result = compress(model, max_change=0.1, data=ROWS, **OPTIONS)
+    result = compress(model, Promise(max_change=0.1), data=ROWS, **OPTIONS)
     _, held_back = halves(ROWS)
     before, after = to_numpy(model(held_back)), to_numpy(result.model(held_back))
     changes = np.linalg.norm(after - before, axis=1) / np.linalg.norm(before, axis=1)
@@ -151,7 +150,10 @@ def test_a_mean_change_is_promised():
     # Flips as changes have a wider bound than by max_flips.
     chosen = [
         compress(model, data=ROWS, **OPTIONS, **goal).report.ratio
-        for goal in ({"max_flips": 0.1}, {"max_change": 0.1, "change": flips})
+        for goal in (
+            {"goal": Promise(max_flips=0.1)},
+            {"goal": Promise(max_change=0.1, change=flips)},
+        )
     ]
     assert 1 < chosen[1] <= chosen[0]
 
@@ -160,7 +162,8 @@ def test_a_mean_change_is_promised():
 @pytest.mark.filterwarnings("ignore")  # of converters
 def test_rows_held_back_are_counted_again_in_a_runtime(tmp_path, monkeypatch, capsys):
     pytest.importorskip("onnxruntime")
-    result = compress(classifier(0.5 ** np.arange(24)), max_flips=0.05, data=ROWS, **OPTIONS)
+    model, data = classifier(0.5 ** np.arange(24)), Data(ROWS, batch_size=200)
+    result = compress(model, Promise(max_flips=0.05), data=data, **OPTIONS)
     result.export(tmp_path / "model.onnx")
     told = f"model.onnx: {result.report.promise.count}."
     assert told in capsys.readouterr().out.splitlines()
@@ -173,7 +176,7 @@ def test_rows_held_back_are_counted_again_in_a_runtime(tmp_path, monkeypatch, ca
 
 def test_without_a_smaller_model_that_keeps_it_the_original_returns():
     model = classifier(np.ones(24))  # no rank is enough
-    result = compress(model, max_flips=0.02, data=ROWS, **OPTIONS)
+    result = compress(model, Promise(max_flips=0.02), data=ROWS, **OPTIONS)
     assert result.model is model
     assert [row.reason for row in result.report.layers] == [
         "the smallest model within max_flips keeps it"
@@ -189,7 +192,7 @@ def test_rows_held_back_decide(monkeypatch):
     _, _, directions = np.linalg.svd(to_numpy(model.layers[0].kernel).T)
     held_back = (held_back[:, 12:] @ directions[12:]).astype("float32")  # what was cut off
     monkeypatch.setattr(promising, "halves", lambda inputs: (inputs[:200], held_back))
-    result = compress(model, max_flips=0.05, data=ROWS, **OPTIONS)
+    result = compress(model, Promise(max_flips=0.05), data=ROWS, **OPTIONS)
     assert result.model is model
     text = str(result.report)
     assert "times smaller, was refused: " in text
@@ -201,34 +204,38 @@ def test_a_model_that_breaks_the_promise_is_rare(shares, monkeypatch):
     """1,000 draws of the rows held back, for candidates of known shares of flips."""
     rng = np.random.default_rng(0)
     rows = SimpleNamespace(rows=300, total=lambda share: rng.binomial(300, share))
+    goal = Promise(max_flips=0.03)
     promised = object.__new__(promising.PromisedRows)
-    vars(promised).update(goal=FewFlips(0.03), planning=rows, held_back=rows)
+    vars(promised).update(goal=goal, planning=rows, held_back=rows)
     monkeypatch.setattr(promising, "_predictor", lambda share: share)
-    plan = SimpleNamespace(choices={}, total=1)
-    chooser = SimpleNamespace(
-        plan=plan, size=lambda _: 1, choices_by_change=lambda goal, total_of, rows: shares
+    monkeypatch.setattr(Promise, "choices_by_change", lambda *arguments: shares)
+    builder = SimpleNamespace(finished=lambda share: share, unchanged=lambda: 0.0)
+    builder.without_metric = lambda: builder
+    search = SimpleNamespace(
+        builder=builder,
+        held_back=promised,
+        plan=SimpleNamespace(options=None),
+        factor=lambda share: 1,
+        unchanged=lambda: 0.0,
     )
-    returned = [promised.choose(chooser, lambda share: share, 0.0)[1] for _ in range(1000)]
+    returned = [goal.choose(search).assembly for _ in range(1000)]
     broken = np.mean(np.array(returned) > 0.03)
     assert broken <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 1000)
     if len(shares) == 5:  # the safest one passes nearly always
         assert np.mean(np.array(returned) > 0) > 0.95
 
 
-def test_candidates_are_ordered_from_the_safest(monkeypatch):
+def test_candidates_are_ordered_from_the_safest():
     counts = {8: 60, 2.8: 9, 1.7: 4, 2.2: 5, 2.5: 4, 2.7: 12, 2.6: 7}
-    chooser = object.__new__(Chooser)
-    vars(chooser).update(plan=None)
-    monkeypatch.setattr(chooser, "_set_goal", lambda goal: None)
-    monkeypatch.setattr(chooser, "size", lambda factor: 1 / factor)
 
-    def search(accepts):
+    def smallest_accepted(accepts):
         accepted = {factor for factor in counts if accepts(factor, factor)}
         # By Clopper and Pearson's bound: 5 of 500 are within 2.5 %, and so are 6.
         assert accepted == {1.7, 2.2, 2.5}
 
-    monkeypatch.setattr(chooser, "_smallest_accepted", search)
-    found = chooser.choices_by_change(FewFlips(0.025), counts.get, 500)
+    plan = SimpleNamespace(size=lambda factor: 1 / factor)
+    search = SimpleNamespace(plan=plan, smallest_accepted=smallest_accepted)
+    found = Promise(max_flips=0.025).choices_by_change(search, counts.get, 500)
     assert found == [1.7, 2.5, 2.6, 2.8]
 
 
@@ -237,36 +244,51 @@ def test_candidates_are_ordered_from_the_safest(monkeypatch):
     [
         ({}, "598 rows of data: 299 to count.*confidence=0.95.*400 rows"),
         (
-            {"max_flips": 0.1, "confidence": 0.99, "data": ROWS[:87]},
+            {"goal": Promise(max_flips=0.1, confidence=0.99), "data": ROWS[:87]},
             "88 rows.*44 to count.*87 rows",
         ),
-        ({"max_flips": 0.0}, "max_flips=0.0"),
-        ({"max_flips": "1%"}, "max_flips='1%'"),
-        ({"confidence": 1.0}, "confidence=1.0"),
-        ({"max_flips": None, "confidence": 0.9}, "with max_flips or max_change.*confidence=0.9"),
-        ({"target": 2.0}, "max_flips=0.01, target=2.0"),
-        ({"tolerance": 0.1}, "max_flips=0.01, tolerance=0.1"),
         ({"data": None}, "max_flips=0.01, data=NoneType"),
         ({"data": iter([ROWS])}, "as arrays.*data=list_iterator"),
-        ({"data": ROWS[:, :3], "max_flips": 0.1}, "do not fit"),
-        ({"renumber": 2}, "renumber=2, max_flips=0.01"),
-        ({"max_change": 0.1}, "max_flips=0.01, max_change=0.1"),
-        ({"change": flips}, "change with max_change"),
-        ({"max_flips": None, "max_change": 1}, "max_change=1"),
-        ({"max_flips": None, "max_change": 0.1, "renumber": 2}, "renumber=2, max_change=0.1"),
-        ({"max_flips": None, "max_change": 0.1, "change": 3}, "change=3"),
+        ({"goal": Promise(max_flips=0.1), "data": ROWS[:, :3]}, "do not fit"),
+        ({"data": Data(ROWS, kept_ids=2)}, "kept_ids=2, max_flips=0.01"),
         (
-            {"max_flips": None, "max_change": 0.1, "change": lambda a, b: [2]},
+            {"goal": Promise(max_change=0.1), "data": Data(ROWS, kept_ids=2)},
+            "kept_ids=2, max_change=0.1",
+        ),
+        (
+            {"goal": Promise(max_change=0.1, change=lambda a, b: [2])},
             "Expected a change in.*2.0",
         ),
     ],
 )
 def test_bad_input_is_a_clear_error(options, match):
+    options = {"goal": Promise(max_flips=0.01), "data": ROWS, **options}
     with pytest.raises(ValueError, match=match):
-        compress(classifier(np.ones(24)), **{"max_flips": 0.01, "data": ROWS, **options})
+        compress(classifier(np.ones(24)), **options)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({}, "max_flips=None, max_change=None"),
+        ({"confidence": 0.9}, "either max_flips or max_change"),
+        ({"max_flips": 0.1, "max_change": 0.2}, "max_flips=0.1, max_change=0.2"),
+        ({"max_flips": 0.0}, "max_flips=0.0"),
+        ({"max_flips": "1%"}, "max_flips='1%'"),
+        ({"max_change": 1}, "max_change=1"),
+        ({"max_flips": 0.1, "confidence": 1.0}, "confidence=1.0"),
+        ({"max_flips": 0.1, "confidence": "high"}, "confidence='high'"),
+        ({"max_flips": 0.1, "change": flips}, "change with max_change"),
+        ({"max_change": 0.1, "change": 3}, "change=3"),
+        ({"max_change": 0.1, "metric": 3}, "metric=3"),
+    ],
+)
+def test_promises_check_their_arguments(arguments, match):
+    with pytest.raises(ValueError, match=match):
+        Promise(**arguments)
 
 
 def test_models_without_classes_are_refused():
     layers = keras.Input((24,)), keras.layers.Dense(1)
     with pytest.raises(ValueError, match=r"classifier.*shape \(32, 1\) and dtype float32"):
-        compress(keras.Sequential(layers), max_flips=0.1, data=ROWS)
+        compress(keras.Sequential(layers), Promise(max_flips=0.1), data=ROWS)

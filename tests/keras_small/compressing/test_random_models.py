@@ -13,7 +13,7 @@ import pytest
 from compressing import outputs_of
 from conformance import assert_same_arrays, relative_error
 
-from keras_small import compress
+from keras_small import Data, compress
 from keras_small.formats.candidates import byte_count
 
 COUNT = 200 if keras.backend.backend() == "tensorflow" else 60
@@ -208,16 +208,16 @@ def keras_loads(model, folder):
 
 def smaller(model, data, bits):
     """Compresses to 1.3, or as far as the error says that it is possible; also returns the goal."""
-    options = {"data": data, "bits": bits, "batch_size": 24, "verbose": 0}
+    options = {"data": Data(data, batch_size=24), "bits": bits, "verbose": 0}
     try:
-        return 1.3, compress(model, target=1.3, **options)
+        return 1.3, compress(model, 1.3, **options)
     except ValueError as error:
-        limit = re.match(r"Expected a target of at most ([0-9.]+): ", str(error))
+        limit = re.match(r"Expected a factor of at most ([0-9.]+): ", str(error))
         if limit is None:
             raise
     target = float(limit[1])
     assert 1 < target < 1.3
-    return target, compress(model, target=target, **options)
+    return target, compress(model, target, **options)
 
 
 CODE = """

@@ -70,7 +70,7 @@ def reasons(result):
 @pytest.mark.parametrize("bits", [32, 8])
 def test_tied_logits_stay(bits):
     model = called(Tied(), IDS)
-    result = compress(model, target=1.1, bits=bits, data=IDS, verbose=0)
+    result = compress(model, 1.1, bits=bits, data=IDS, verbose=0)
     assert reasons(result)["table"] == "other code reads its embeddings"
     assert "dense" not in reasons(result)
     error = error_of(model, result.model, IDS)
@@ -79,14 +79,14 @@ def test_tied_logits_stay(bits):
 
 
 def test_tied_autoencoders_and_penalties_stay():
-    result = compress(called(Autoencoder(), ROWS), target=1.2, data=ROWS, verbose=0)
+    result = compress(called(Autoencoder(), ROWS), 1.2, data=ROWS, verbose=0)
     found = reasons(result)
     assert found["encoder"] == found["penalized"] == "other code reads its kernel"
     assert "other" not in found
 
 
 def test_a_kernel_that_only_a_loss_reads_stays():
-    result = compress(called(Regularized(), ROWS), target=1.2, data=ROWS, verbose=0)
+    result = compress(called(Regularized(), ROWS), 1.2, data=ROWS, verbose=0)
     assert reasons(result) == {"regularized": "other code reads its kernel"}
 
 
@@ -98,7 +98,7 @@ def test_layers_in_wrappers_that_hold_their_weights_stay():
             keras.layers.Dense(64, name="free"),
         ]
     )
-    result = compress(model, target=1.2, data=ROWS, verbose=0)
+    result = compress(model, 1.2, data=ROWS, verbose=0)
     (reason,) = [r for path, r in reasons(result).items() if path.endswith("layer")]
     assert "SpectralNormalization" in reason
     assert next(row for row in result.report.layers if row.path == "free").format == "low_rank"
@@ -108,7 +108,7 @@ def test_reversible_embeddings_are_replaced_and_both_uses_count():
     ids = keras.Input((6,), dtype="int32")
     table = keras.layers.ReversibleEmbedding(100, 32, name="table")
     model = keras.Model(ids, table(keras.layers.Dense(32)(table(ids)), reverse=True))
-    result = compress(model, target=1.5, data=IDS, filters="table", verbose=0)
+    result = compress(model, 1.5, data=IDS, filters="table", verbose=0)
     (row,) = [row for row in result.report.layers if row.path == "table"]
     assert row.format == "low_rank"
     error = error_of(model, result.model, IDS)
@@ -116,7 +116,7 @@ def test_reversible_embeddings_are_replaced_and_both_uses_count():
     assert error < 0.9
     # Logits of ids that never occur are as near as the others: their rows count, too.
     few = np.zeros_like(IDS)
-    small = compress(model, target=1.5, data=few, verbose=0).model
+    small = compress(model, 1.5, data=few, verbose=0).model
     expected, actual = to_numpy(model(few))[0, 0], to_numpy(small(few))[0, 0]
     assert relative_error(actual, expected) < 0.9
 
@@ -157,7 +157,7 @@ def test_reversible_embeddings_with_options_become_integers(options, tmp_path):
     # Without integers there is no format that computes the same.
     (row,) = [
         row
-        for row in compress(model, target=1.05, data=IDS, verbose=0).report.layers
+        for row in compress(model, 1.05, data=IDS, verbose=0).report.layers
         if row.path == "table"
     ]
     assert row.format == "kept"
@@ -167,6 +167,6 @@ def test_the_dtype_of_logits_is_kept():
     table = keras.layers.ReversibleEmbedding(100, 32, reverse_dtype="float32", dtype="bfloat16")
     ids = keras.Input((6,), dtype="int32")
     model = keras.Model(ids, table(table(ids), reverse=True))
-    result = compress(model, target=1.5, data=IDS, verbose=0)
+    result = compress(model, 1.5, data=IDS, verbose=0)
     assert {row.format for row in result.report.layers} == {"low_rank"}
     assert keras.backend.standardize_dtype(result.model(IDS).dtype) == "float32"

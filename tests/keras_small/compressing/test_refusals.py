@@ -6,6 +6,8 @@ import pytest
 from compressing import Holder, compress, error_of
 from conformance import to_numpy
 
+from keras_small import Within
+
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(32, 32)).astype("float32")
 
@@ -25,14 +27,14 @@ def test_nan_in_a_kernel_is_not_blamed_on_the_data(data):
     kernel[3, 3] = np.nan
     model.set_weights([kernel, bias])
     with pytest.raises(ValueError, match=r"finite weights.* in the kernel of broken"):
-        compress(model, target=2.0, data=data, verbose=0)
+        compress(model, 2.0, data=data, verbose=0)
 
 
 @pytest.mark.parametrize("bits", [32, 8])
 def test_dtypes_of_each_layer(bits):
     dtypes = ["float16", "float32", "mixed_float16", "bfloat16"]
     model = sequential(*(keras.layers.Dense(32, dtype=dtype) for dtype in dtypes))
-    result = compress(model, target=2.0, bits=bits, data=ROWS, verbose=0)
+    result = compress(model, 2.0, bits=bits, data=ROWS, verbose=0)
     assert result.report.ratio >= 2
     half = [row for row in result.report.layers if row.path == model.layers[0].name]
     assert [row.bits for row in half] == [32]
@@ -40,7 +42,7 @@ def test_dtypes_of_each_layer(bits):
     assert result.model(ROWS).dtype == model(ROWS).dtype
 
 
-@pytest.mark.parametrize(("options", "asked"), [({"bits": 8}, "bits=8"), ({"target": 1.1}, "1.1")])
+@pytest.mark.parametrize(("options", "asked"), [({"bits": 8}, "bits=8"), ({"goal": 1.1}, "1.1")])
 def test_quantized_models_are_not_quantized_again(options, asked):
     model = sequential(keras.layers.Dense(32))
     model.layers[0].quantize("int8")
@@ -50,7 +52,7 @@ def test_quantized_models_are_not_quantized_again(options, asked):
 
 def test_what_is_not_supported_is_named_with_its_bytes():
     model = keras.Sequential([keras.Input((32,)), keras.layers.LayerNormalization()])
-    for options in ({"bits": 8}, {"target": 2.0}, {"tolerance": 0.1}):
+    for options in ({"bits": 8}, {"goal": 2.0}, {"goal": Within(0.1)}):
         with pytest.raises(ValueError, match="LayerNormalization: 256 bytes, not supported"):
             compress(model, **options, verbose=0)
     report = compress(model, verbose=0).report
@@ -95,7 +97,7 @@ def test_a_layer_that_was_never_called():
 def test_subclassed_models_inside_models():
     inputs = keras.Input((32,))
     model = keras.Model(inputs, keras.layers.Dense(3)(Inner()(inputs)))
-    report = compress(model, target=2.0, data=ROWS, verbose=0).report
+    report = compress(model, 2.0, data=ROWS, verbose=0).report
     assert [row.format for row in report.layers if row.path.startswith("inner")] == ["low_rank"] * 2
 
 
@@ -104,7 +106,7 @@ def test_a_layer_that_several_layers_hold_stays():
     inputs = keras.Input((32,))
     x = Holder(dense)(Holder(dense)(inputs))
     model = keras.Model(inputs, keras.layers.Dense(64, name="other")(x))
-    result = compress(model, target=1.1, data=ROWS, verbose=0)
+    result = compress(model, 1.1, data=ROWS, verbose=0)
     held = [row.reason for row in result.report.layers if row.path.endswith("layer")]
     assert held == ["held by several layers, each of which loads its own copy"] * 2
     np.testing.assert_array_equal(
@@ -117,7 +119,7 @@ def test_names_that_graphs_refuse(names, tmp_path):
     scores, hidden = names
     layers = (keras.layers.Dense(64, name=hidden), keras.layers.Dense(32, "softmax", name=scores))
     model = keras.Sequential([keras.Input((32,)), *layers], name="my model")
-    first = compress(model, target=2, bits=32, data=np.repeat(ROWS, 10, 0), min_speed=0.01)
+    first = compress(model, 2, bits=32, data=np.repeat(ROWS, 10, 0))
     assert [weight.path for weight in first.model.weights][-1].startswith(f"{scores}/")
     assert first.heal(ROWS, loss="mse")
     before = first.report.error
@@ -129,11 +131,11 @@ def test_a_refusal_names_layers_without_a_smaller_candidate():
     layers = [keras.Input((8, 4)), keras.layers.Conv1DTranspose(8, 3, name="up")]
     message = (
         r"a model that can become smaller: 416 of 416 bytes .* \(up: 416 bytes, no format makes it "
-        r"smaller without bits\)\. Try 4 or 3 bits\. Received: target=3"
+        r"smaller without bits\)\. Try 4 or 3 bits\. Received: factor=3"
     )
     rows = ROWS.reshape(32, 8, 4)
     with pytest.raises(ValueError, match=message):
-        compress(keras.Sequential(layers), data=rows, target=3, bits=32, verbose=0)
+        compress(keras.Sequential(layers), 3, data=rows, bits=32, verbose=0)
 
 
 def test_copies_of_shared_layers_are_named_in_a_refusal():
@@ -145,13 +147,13 @@ def test_copies_of_shared_layers_are_named_in_a_refusal():
         r"for each that holds them, they are more than 8,448\. Received"
     )
     with pytest.raises(ValueError, match=message):
-        compress(model, target=3, data=ROWS, verbose=0)
+        compress(model, 3, data=ROWS, verbose=0)
 
 
 def test_a_lora_stays_and_the_rest_goes_on():
     model = sequential(keras.layers.Dense(32), keras.layers.Dense(32))
     model.layers[0].enable_lora(2)
-    result = compress(model, target=1.2, data=ROWS, verbose=0)
+    result = compress(model, 1.2, data=ROWS, verbose=0)
     assert reasons(result) == {"Dense": "has a LoRA"}
 
 
@@ -159,7 +161,7 @@ def test_the_error_of_the_outputs_is_measured_on_all_rows():
     model = sequential(keras.layers.Dense(32, "relu"), keras.layers.Dense(32))
     rows = RNG.normal(size=(1500, 32)).astype("float32")
     rows[1200:] *= 40
-    result = compress(model, target=2.0, data=(rows, np.zeros(1500)), verbose=0)
+    result = compress(model, 2.0, data=(rows, np.zeros(1500)), verbose=0)
 
     assert result.report.rows == 1500
     assert result.report.error == pytest.approx(error_of(model, result.model, rows), rel=1e-3)
@@ -168,18 +170,17 @@ def test_the_error_of_the_outputs_is_measured_on_all_rows():
 
 
 def test_progress_is_printed_if_asked_for(capsys):
-    compress(sequential(keras.layers.Dense(32, name="only")), target=2.0)
+    compress(sequential(keras.layers.Dense(32, name="only")), 2.0)
     assert "layer 1 of 1: only" in capsys.readouterr().out
-    compress(sequential(keras.layers.Dense(32)), target=2.0, verbose=0)
+    compress(sequential(keras.layers.Dense(32)), 2.0, verbose=0)
     assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((2, ROWS), r"tolerance=array.*Inputs are an argument by name: data="),
-        ((ROWS,), r"target=array.*data="),
-        (("8",), r"Expected a number. Received: target='8'$"),
+        ((ROWS,), r"factor=array.*data="),
+        (("8",), r"Expected a number. Received: factor='8'$"),
     ],
 )
 def test_arrays_among_the_numbers_are_cut_short(arguments, message):
@@ -196,7 +197,7 @@ def test_data_of_another_shape_are_not_printed():
 
 
 def test_a_result_prints_its_report_and_says_that_it_was_healed():
-    result = compress(sequential(keras.layers.Dense(32)), target=2, data=ROWS, verbose=0)
+    result = compress(sequential(keras.layers.Dense(32)), 2, data=ROWS, verbose=0)
     assert str(result) == str(result.report)
     assert "healed" not in str(result)
     result.heal(ROWS)

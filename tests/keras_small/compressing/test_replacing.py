@@ -61,7 +61,7 @@ def test_replacements_are_freed_with_the_model():
     model = keras.Sequential([keras.Input((32,)), Holder()])
     counts = []
     for _ in range(3):
-        result = compress(model, target=3.0, formats="low_rank", verbose=0)
+        result = compress(model, 3.0, formats="low_rank", verbose=0)
         counts.append(living(storage.LowRankDense))
     assert len(set(counts)) == 1
     assert counts[0] >= 3
@@ -74,7 +74,7 @@ def test_replacements_are_freed_with_the_model():
 def test_layers_inside_layers_are_replaced_and_loaded(holder, tmp_path):
     model = keras.Sequential([keras.Input((32,)), holder()])
     inputs = RNG.normal(size=(4, 32)).astype("float32")
-    small = compress(model, target=3.0, formats="low_rank", verbose=0).model
+    small = compress(model, 3.0, formats="low_rank", verbose=0).model
     kinds = [type(place.layer) for place in places(small)]
     assert kinds.count(storage.LowRankDense) == (3 if holder is Holder else 2)
     assert isinstance(small.layers[0], holder)
@@ -119,7 +119,7 @@ def test_every_layer_that_keras_knows_is_found():
 @pytest.mark.slow
 def test_without_the_package_keras_says_its_name(tmp_path):
     model = keras.Sequential([keras.Input((32,)), Holder()])
-    compress(model, target=3.0, verbose=0).model.save(tmp_path / "small.keras")
+    compress(model, 3.0, verbose=0).model.save(tmp_path / "small.keras")
     code = "import sys, keras; keras.models.load_model(sys.argv[1])"
     result = run_python("-c", code, tmp_path / "small.keras", status=1)
     assert "keras_small>Compressed" in result.stderr

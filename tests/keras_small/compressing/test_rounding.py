@@ -101,7 +101,7 @@ def test_blocks_of_rows_are_trained_as_integers(tmp_path):
     model = keras.Sequential(layers)
     counts = RNG.permutation(np.geomspace(1, 500, 2000))
     ids = RNG.choice(2000, size=(400, 9), p=counts / counts.sum())
-    result = compress(model, target=14, data=ids, bits=2, formats="adaptive", verbose=0)
+    result = compress(model, 14, data=ids, bits=2, formats="adaptive", verbose=0)
     before, first = result.model, result.report.error
     table = before.layers[0]
     assert isinstance(table, AdaptiveEmbedding)

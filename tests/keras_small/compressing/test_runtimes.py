@@ -104,7 +104,7 @@ def test_the_file_is_about_as_small_as_the_report(runtime, tmp_path):
             layers.Dense(40),
         ]
     )
-    result = compress(model, target=8, bits=4, data=IDS, verbose=0, for_runtime=runtime)
+    result = compress(model, 8, bits=4, data=IDS, verbose=0, for_runtime=runtime)
     formats = {row.path: row.format for row in result.report.layers}
     assert "tensor_train" not in formats.values()
     path = result.export(tmp_path / f"model{SUFFIXES[runtime]}", IDS)
@@ -190,7 +190,7 @@ def test_the_advice_names_what_the_runtime_holds(make, bits, advice):
     with pytest.raises(ValueError, match="at most") as error:
         compress(model, 1e4, **options)
     target = 1.1 * float(re.search(r"at most ([\d.]+)", str(error.value))[1])
-    received = f"Received: target={target}, for_runtime='litert'"
+    received = f"Received: factor={target}, for_runtime='litert'"
     with pytest.raises(ValueError, match=re.escape(f"%.{advice} {received}")):
         compress(model, target, **options)
 
@@ -220,6 +220,6 @@ def test_no_advice_where_nothing_helps():
     model = keras.Sequential(
         [keras.Input((16,)), layers.Dense(32, name="hidden"), layers.Dense(32, name="output")]
     )
-    with pytest.raises(ValueError, match="Expected a target of at most") as error:
+    with pytest.raises(ValueError, match="Expected a factor of at most") as error:
         compress(model, 20, filters="hidden", verbose=0)  # the other one has two thirds
     assert "Try" not in str(error.value)

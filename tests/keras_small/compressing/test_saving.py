@@ -95,7 +95,7 @@ def test_file_has_the_size_of_the_report(make, tmp_path, capsys):
 def test_training_leaves_nothing_in_the_file(tmp_path):
     model, inputs = dense()
     model.compile("adam", "mse")
-    result = compress(model, target=3.0, data=inputs, verbose=0)
+    result = compress(model, 3.0, data=inputs, verbose=0)
     result.model.fit(inputs, np.ones((8, 10)), verbose=0)
     optimizer = result.model.optimizer
     assert result.save(tmp_path / "small.keras") < 1.02 * result.report.bytes_after

@@ -191,5 +191,5 @@ def test_what_no_output_reads_costs_no_bytes():
     kernel[:4] = np.eye(4, 5)
     model, _ = embedding_and_dense(kernel, table)
     ids = RNG.integers(0, 400, (500, 1)).astype("int32")
-    result = compress(model, target=3.0, data=ids, formats="low_rank")
+    result = compress(model, 3.0, data=ids, formats="low_rank")
     assert error_of(model, result.model, ids) < 0.1

@@ -11,6 +11,7 @@ from conformance import saved_and_loaded, to_numpy
 from keras import ops
 from slow_cases import slow_but
 
+from keras_small import Data, Within
 from keras_small.formats.candidates import byte_count
 
 L = keras.layers
@@ -127,7 +128,7 @@ MODELS += [sequence_to_sequence, nested]
 def test_every_model_goes_through(make, bits, tmp_path):
     model, data = make()
     for rows in (None, data) if bits is None else (data,):
-        result = compress(model, tolerance=0.9, data=rows, bits=bits, batch_size=8, verbose=0)
+        result = compress(model, Within(0.9), data=Data(rows, batch_size=8), bits=bits, verbose=0)
         assert result.report.ratio > 1
         reasons = {row.reason for row in result.report.layers}
         assert not [reason for reason in reasons if "cannot be watched" in reason]
@@ -138,7 +139,7 @@ def test_every_model_goes_through(make, bits, tmp_path):
 @pytest.mark.parametrize("make", [states_returned, states_given])
 def test_the_error_is_that_of_all_outputs_with_the_given_states(make):
     model, data = make()
-    result = compress(model, tolerance=0.9, data=data, batch_size=8, verbose=0)
+    result = compress(model, Within(0.9), data=Data(data, batch_size=8), verbose=0)
     arguments = {"initial_state": [STATE]} if make is states_given else {}
     cells = [functools.partial(m.get_layer("gru"), **arguments) for m in (model, result.model)]
     row = next(row for row in result.report.layers if row.path == "gru")
@@ -148,14 +149,14 @@ def test_the_error_is_that_of_all_outputs_with_the_given_states(make):
 
 def test_speed_is_measured_with_all_inputs():
     model, data = states_given()
-    report = compress(model, tolerance=0.9, data=data, min_speed=1e-6, verbose=0).report
+    report = compress(model, Within(0.9), data=data, verbose=0).report
     assert "ms" in str(report).split("\n")[0]
     assert all(row.ms_after > 0 for row in report.layers if row.format != "kept")
 
 
 def test_a_layer_that_cannot_be_watched_stays():
     model = keras.Sequential([keras.Input((12,)), Mapped(16), L.Dense(16)])
-    result = compress(model, target=1.2, data=ROWS[:, 0], verbose=0)
+    result = compress(model, 1.2, data=ROWS[:, 0], verbose=0)
     (reason,) = [row.reason for row in result.report.layers if row.path.endswith("mapped/dense")]
     assert reason.startswith("cannot be watched or replaced (")
 
@@ -186,7 +187,7 @@ def test_einsums_with_any_order_of_axes(equation, sizes, shape, bias_axes, tmp_p
     layer = L.EinsumDense(equation, sizes, bias_axes=bias_axes, bias_initializer="normal")
     model = keras.Model(inputs, layer(inputs))
     rows = RNG.normal(size=(shape[0] or 8, *shape[1:])).astype("float32")
-    small = compress(model, tolerance=0.9, data=rows, batch_size=shape[0] or 8, verbose=0).model
+    small = compress(model, Within(0.9), data=Data(rows, batch_size=shape[0] or 8), verbose=0).model
     assert type(small.layers[1]).__name__ == "LowRankEinsumDense"
     left, right = (to_numpy(part.kernel) for part in (small.layers[1].inner, small.layers[1].outer))
     labels = equation.split(",")[1].split("->")[0]
@@ -200,7 +201,7 @@ def test_einsums_with_any_order_of_axes(equation, sizes, shape, bias_axes, tmp_p
     saved_and_loaded(small, rows, tmp_path)
 
 
-@pytest.mark.parametrize("options", [{}, {"bits": 8}, {"tolerance": 0.5}])
+@pytest.mark.parametrize("options", [{}, {"bits": 8}, {"goal": Within(0.5)}])
 def test_a_result_is_never_larger_than_the_model(options):
     shared, inputs = L.Dense(12), keras.Input((12,))
     x = Holder(shared)(Holder(shared)(inputs))

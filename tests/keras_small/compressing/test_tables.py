@@ -72,9 +72,9 @@ def test_errors_are_those_of_the_table_and_costs_heed_the_response(layer, bits):
 
 
 @pytest.mark.parametrize("bits", slow_but([4], [None, 4]))
-@pytest.mark.parametrize("renumber", [None, 2])
-def test_a_chosen_tensor_train_is_better_than_stated_and_as_expected(layer, renumber, bits):
-    statistics = Statistics(counts=RNG.integers(0, 100, 600), renumber=renumber)
+@pytest.mark.parametrize("kept_ids", [None, 2])
+def test_a_chosen_tensor_train_is_better_than_stated_and_as_expected(layer, kept_ids, bits):
+    statistics = Statistics(counts=RNG.integers(0, 100, 600), kept_ids=kept_ids)
     found = tensor_train.candidates(layer, statistics, bits)
     trains = [candidate for candidate in found if candidate.format == "tensor_train"]
     assert {len(candidate.ranks) for candidate in trains} == {1, 2}
@@ -82,7 +82,7 @@ def test_a_chosen_tensor_train_is_better_than_stated_and_as_expected(layer, renu
     for candidate in trains[::8]:
         small, order = made(candidate), candidate.id_order()
         assert byte_count(small) == candidate.bytes
-        if renumber is None:
+        if kept_ids is None:
             assert order is None
             ids = np.arange(600)
         else:
@@ -131,14 +131,14 @@ def test_tied_logits_use_the_integers():
 
 
 @pytest.mark.parametrize("bits", slow_but([8, 2], [None, 8, 3, 2]))
-@pytest.mark.parametrize("renumber", [None, 2])
-def test_blocks_of_rows_have_the_sizes_and_errors_of_their_candidates(layer, renumber, bits):
+@pytest.mark.parametrize("kept_ids", [None, 2])
+def test_blocks_of_rows_have_the_sizes_and_errors_of_their_candidates(layer, kept_ids, bits):
     counts = RNG.permutation(np.geomspace(1e4, 0.2, 600).astype(int))
     response = np.diag([8 - 7e-2, *[1e-2] * 7])  # of trace 8
     table = to_numpy(layer.embeddings).astype("float64")
     for statistics in (
-        Statistics(counts=counts, renumber=renumber),
-        Statistics(counts=counts, renumber=renumber, response=response),
+        Statistics(counts=counts, kept_ids=kept_ids),
+        Statistics(counts=counts, kept_ids=kept_ids, response=response),
     ):
         found = adaptive.candidates(layer, statistics, bits)
         weights, directions = row_weights(layer, statistics), direction_weights(statistics)
@@ -147,7 +147,7 @@ def test_blocks_of_rows_have_the_sizes_and_errors_of_their_candidates(layer, ren
             small, order = made(candidate), candidate.id_order()
             assert byte_count(small) == candidate.bytes
             ids = np.arange(600) if order is None else np.argsort(order)
-            assert (order is None) == (renumber is None)
+            assert (order is None) == (kept_ids is None)
             if order is not None:
                 assert order[:2].tolist() == [0, 1]
                 assert sorted(order) == list(range(600))
@@ -164,7 +164,7 @@ def test_blocks_of_rows_have_the_sizes_and_errors_of_their_candidates(layer, ren
 
 def test_frequent_ids_get_the_finer_rows(layer):
     counts = np.random.default_rng(1).permutation(np.geomspace(1e4, 1, 600).astype(int))
-    statistics = Statistics(counts=counts, renumber=0)
+    statistics = Statistics(counts=counts, kept_ids=0)
     found = adaptive.candidates(layer, statistics, 2)
     few = min(found, key=lambda c: abs(c.bytes - 2350))
     small = made(few)

@@ -422,7 +422,7 @@ def test_openvino_reads_the_smaller_onnx_file_too(tmp_path):
     pytest.importorskip("openvino")
     model = text_classifier(2000, 3, "tsa", embedding_dim=64)  # rows of two groups
     table = model.get_layer("embedding").get_weights()[0]
-    small = compress(model, target=6.0, bits=4, data=IDS, verbose=0).model
+    small = compress(model, 6.0, bits=4, data=IDS, verbose=0).model
     files = [export_file(small, tmp_path / f"model{x}", IDS, 200) for x in (".onnx", ".xml")]
     onnx, xml = (sum(file_sizes(file).values()) for file in files)
     stored = sum(np.asarray(weight.numpy()).nbytes for weight in small.weights)

@@ -289,7 +289,7 @@ def test_positions_of_keras_hub_are_known_by_what_they_are(tmp_path):
     # On JAX an unknown length cannot be compared with 30.
     source = keras.Input((7 if keras.backend.backend() == "jax" else None, 24))
     model = keras.Model(source, source + PositionEmbedding(30)(source))
-    result = compress(model, target=4, data=inputs, bits=4, verbose=0)
+    result = compress(model, 4, data=inputs, bits=4, verbose=0)
     saved_and_loaded(result.model, inputs, tmp_path)
     outputs = result.model.predict(inputs, verbose=0)
     np.testing.assert_allclose(outputs, model.predict(inputs, verbose=0), atol=0.2)

@@ -24,7 +24,7 @@ HEALING_SHARE = 0.3
 class ClassifierRun(PredictingClassifier, TrainedRun):
     """The finished run of a classifier."""
 
-    renumbered = 2  # padding and unknown words
+    kept_ids = 2  # padding and unknown words
 
     @functools.cached_property
     def data(self) -> LabeledTexts:
@@ -60,8 +60,9 @@ class ClassifierRun(PredictingClassifier, TrainedRun):
 
     def description(self, result: Any) -> dict[str, Any]:
         vocabulary = self.vectorizer.get_vocabulary()
-        for order in result.id_orders.values():
-            vocabulary = [vocabulary[old] for old in order if old < len(vocabulary)]
+        if result.renumbering:
+            old_ids = result.renumbering.old_ids
+            vocabulary = [vocabulary[old] for old in old_ids if old < len(vocabulary)]
         return {
             "fingerprint": self.fingerprint,
             "class_names": self.class_names,
@@ -71,7 +72,7 @@ class ClassifierRun(PredictingClassifier, TrainedRun):
 
     def scores(self, result: Any) -> dict[str, float]:
         test = self.parts["test"]
-        ids = result.renumber(test.ids)
+        ids = result.renumbering(test.ids)
         return {
             "test_accuracy_before": _accuracy(test.ids, test.labels)(self.model),
             "test_accuracy_after": _accuracy(ids, test.labels)(result.model),

@@ -31,13 +31,13 @@ class TrainedRun(PredictingRun):
         model: The trained model.
         loss: What the training of a small model minimizes, a function of the outputs of the
             original and of the small model. Default: see `CompressedModel.heal`.
-        renumbered: The number of leading ids that stay if `compress` may reorder the vocabulary.
+        kept_ids: The number of leading ids that stay if `compress` may reorder the vocabulary.
             Default: it may not.
     """
 
     model: "keras.Model"
     loss: Callable[[Any, Any], Any] | None = None
-    renumbered: int | None = None
+    kept_ids: int | None = None
 
     @abc.abstractmethod
     def inputs(self) -> Any:

@@ -79,14 +79,14 @@ def decomposition(
     scales = of_group[:, None] * of_place * (weight > 0)
     matrix = _Scaled(rows, row_at, scales)
     right = _right_vectors(matrix, rank)
-    left = matrix.times(right)
-    s = np.linalg.norm(left, axis=0)
+    scaled = matrix.times(right)
+    s = np.linalg.norm(scaled, axis=0)
     total = float((np.einsum("vd,vd->v", rows, rows)[row_at] * scales**2).sum(dtype="float64"))
     errors = 1 - np.concatenate([[0.0], np.cumsum(np.square(s, dtype="float64"))]) / (total or 1.0)
     root = np.sqrt(s)
     common = (root * right).T.reshape(rank, shape[1], -1)
-    left /= np.maximum(root, 1e-30)
-    return left / of_group[:, None], common / of_place[:, None], np.maximum(errors, 0.0)
+    scaled /= np.maximum(root, 1e-30)
+    return scaled / of_group[:, None], common / of_place[:, None], np.maximum(errors, 0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +130,8 @@ def _right_vectors(matrix: _Scaled, rank: int) -> np.ndarray:
 
     Halko, Martinsson and Tropp, 2011, https://arxiv.org/abs/0909.4061, algorithm 4.4.
     """
-    size, dtype = matrix.columns, matrix.rows.dtype
+    size = matrix.columns
+    dtype = matrix.rows.dtype
     if size <= _EXACT or 2 * rank > size:
         return np.linalg.eigh(matrix.gram().astype("float64"))[1][:, : -rank - 1 : -1].astype(dtype)
     basis = np.random.default_rng(0).normal(size=(size, rank + 16)).astype(dtype)
@@ -264,7 +265,8 @@ def squared_error(
     a: np.ndarray, b: np.ndarray, rows: np.ndarray, weights: np.ndarray, places: np.ndarray
 ) -> float:
     """Returns `sum_v w_v ||rows[v] - rows'[v]||^2`."""
-    total, step = 0.0, max(1, _NUMBERS // rows.shape[1])
+    total = 0.0
+    step = max(1, _NUMBERS // rows.shape[1])
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
         difference = lookup(a, b, places[part]) - rows[part]
@@ -273,8 +275,7 @@ def squared_error(
 
 
 def rearrange(
-    a: np.ndarray,
-    b: np.ndarray,
+    cores: tuple[np.ndarray, np.ndarray],
     rows: np.ndarray,
     weights: np.ndarray,
     places: np.ndarray,
@@ -290,8 +291,7 @@ def rearrange(
     used once.
 
     Args:
-        a: `A`, array `(V_1, R)`.
-        b: `B`, array `(R, V_2, D)`.
+        cores: `A`, array `(V_1, R)`, and `B`, array `(R, V_2, D)`.
         rows: As for `factors`.
         weights: As for `factors`.
         places: As for `factors`.
@@ -309,13 +309,12 @@ def rearrange(
     order = first + np.argsort(places[first:])
     begin = int(shift * BLOCK) if len(order) > BLOCK else 0
     for block in np.split(order, range(begin or BLOCK, len(order), BLOCK)):
-        new[block] = _rearrange_block(a, b, rows[block], weights[block], places[block], share)
+        new[block] = _rearrange_block(cores, rows[block], weights[block], places[block], share)
     return new
 
 
 def _rearrange_block(
-    a: np.ndarray,
-    b: np.ndarray,
+    cores: tuple[np.ndarray, np.ndarray],
     rows: np.ndarray,
     weights: np.ndarray,
     places: np.ndarray,
@@ -325,9 +324,11 @@ def _rearrange_block(
     random = np.random.default_rng(0).random(len(weights))
     by_weight = np.lexsort((random, -weights))
     covered = np.cumsum(weights[by_weight]) <= share * weights.sum()
-    choosing, others = by_weight[covered], by_weight[~covered]
-    new, free = places.copy(), np.sort(places)
-    approximation = lookup(a, b, free)
+    choosing = by_weight[covered]
+    others = by_weight[~covered]
+    new = places.copy()
+    free = np.sort(places)
+    approximation = lookup(*cores, free)
     scale = 1 / (max(np.abs(approximation).max(), np.abs(rows).max()) or 1.0)  # squares are finite
     approximation *= scale
     # The largest product of `(row, 1)` with `(place, -|place|^2 / 2)` has the smallest distance.
@@ -335,20 +336,23 @@ def _rearrange_block(
         [approximation.T, -0.5 * np.square(approximation).sum(axis=1)[None]]
     ).astype("float32")
     queries = np.concatenate([rows * scale, np.ones((len(rows), 1))], axis=1, dtype="float32")
-    products, taken = np.empty(_PRODUCTS + len(free), "float32"), 0
+    products = np.empty(_PRODUCTS + len(free), "float32")
+    taken = 0
     while len(choosing):
-        some = choosing[: max(1, _PRODUCTS // len(free))]
-        out = products[: len(some) * len(free)].reshape(len(some), -1)
+        first = choosing[: max(1, _PRODUCTS // len(free))]
+        out = products[: len(first) * len(free)].reshape(len(first), -1)
         # NumPy has warned here of an invalid value in a product of finite matrices.
         with np.errstate(invalid="ignore"):
-            wanted = np.matmul(queries[some], code, out=out).argmax(axis=1)
+            wanted = np.matmul(queries[first], code, out=out).argmax(axis=1)
         best, winners = np.unique(wanted, return_index=True)
-        new[some[winners]] = free[best]
+        new[first[winners]] = free[best]
         choosing = np.delete(choosing, winners)
         code[-1, best] = -np.inf
         taken += len(best)
         if 8 * taken > len(free) or not len(choosing):
-            left = np.isfinite(code[-1])
-            free, code, taken = free[left], np.ascontiguousarray(code[:, left]), 0
+            remaining = np.isfinite(code[-1])
+            free = free[remaining]
+            code = np.ascontiguousarray(code[:, remaining])
+            taken = 0
     new[others[np.argsort(places[others])]] = free
     return new

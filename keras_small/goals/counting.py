@@ -32,7 +32,7 @@ def upper_bound(flips: int, rows: int, confidence: float) -> float:
         rows: The number of independent rows.
         confidence: In (0, 1).
     """
-    return _largest(flips / rows, _log_probability(flips, rows), confidence)
+    return _largest_share(flips / rows, _log_probability(flips, rows), confidence)
 
 
 def mean_bound(total: float, rows: int, confidence: float) -> float:
@@ -47,18 +47,22 @@ def mean_bound(total: float, rows: int, confidence: float) -> float:
         rows: The number `n` of independent rows.
         confidence: In (0, 1).
     """
-    mean, at_most = total / rows, _log_probability(math.ceil(total), rows)
+    mean = total / rows
+    at_most = _log_probability(math.ceil(total), rows)
 
     def log_probability(share: float) -> float:
         hit = mean * math.log(share / mean) if mean else 0.0
         missed = (1 - mean) * math.log((1 - share) / (1 - mean)) if mean < 1 else 0.0
         return min(rows * (hit + missed), 1 + at_most(share))
 
-    return _largest(mean, log_probability, confidence)
+    return _largest_share(mean, log_probability, confidence)
 
 
-def _largest(low: float, log_probability: Callable[[float], float], confidence: float) -> float:
-    """Returns the largest share, from `low` on, whose probability is above `1 - confidence`."""
+def _largest_share(
+    minimum: float, log_probability: Callable[[float], float], confidence: float
+) -> float:
+    """Returns the largest share, from `minimum` on, whose probability is above `1 - confidence`."""
+    low = minimum
     high = 1.0
     while high - low > 1e-12 * high:
         middle = (low + high) / 2
@@ -135,13 +139,13 @@ _SENTENCES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Promise:
+class KeptPromise:
     """With probability `count.confidence` over the draw of the rows, a limit is kept.
 
     Attributes:
         name: `"max_flips"` or `"max_change"`.
-        limit: The largest share of inputs like the data that have another top class, or the
-            largest mean change of their outputs.
+        limit: The maximum share of inputs like the data that have another top class, or the
+            maximum mean change of their outputs.
         count: What was counted of the model on the rows that were held back.
         planning_rows: The number of the other rows, with which the model was made.
     """
@@ -156,6 +160,84 @@ class Promise:
         return f"promise: {sentence}; {self.count}; {self.planning_rows:,} other rows planned"
 
 
+class Counted(abc.ABC):
+    """What is counted of rows, in [0, 1] of each.
+
+    Attributes:
+        name: The argument of `Promise` that asks for it.
+    """
+
+    name: ClassVar[str]
+
+    @abc.abstractmethod
+    def check_outputs(self, outputs: Sequence[np.ndarray]) -> None:
+        """Raises `ValueError` if no change can be counted of such outputs."""
+
+    def summary(self, outputs: Sequence[Any]) -> list[Any]:
+        """Returns what is kept of a batch of outputs."""
+        return list(outputs)
+
+    @abc.abstractmethod
+    def changes(self, before: list[Any], after: list[Any]) -> np.ndarray:
+        """Returns what is counted of each row, in [0, 1]."""
+
+    @abc.abstractmethod
+    def describe(self, total: float, rows: int) -> str:
+        """Says in words what was counted of some rows."""
+
+    @abc.abstractmethod
+    def count(self, total: float, rows: int, confidence: float) -> "FlipCount | MeanChange":
+        """Returns a sum of changes with its bound."""
+
+
+class Flips(Counted):
+    """Whether a row has another top class."""
+
+    name = "max_flips"
+
+    def check_outputs(self, outputs: Sequence[np.ndarray]) -> None:
+        for array in outputs:
+            check_classes(array)
+
+    def summary(self, outputs: Sequence[Any]) -> list[Any]:
+        return [top_classes(outputs)]
+
+    def changes(self, before: list[Any], after: list[Any]) -> np.ndarray:
+        return (before[0] != after[0]).any(axis=1)
+
+    def describe(self, total: float, rows: int) -> str:
+        return f"{total:.0f} of {rows} top classes differ"
+
+    def count(self, total: float, rows: int, confidence: float) -> FlipCount:
+        flips = round(total)
+        return FlipCount(flips, rows, confidence, upper_bound(flips, rows, confidence))
+
+
+class Changes(Counted):
+    """By how much the outputs of a row change."""
+
+    name = "max_change"
+
+    def __init__(self, change: Change | None = None) -> None:
+        self._change = change or relative_change
+
+    def changes(self, before: list[Any], after: list[Any]) -> np.ndarray:
+        return self._change(before, after)
+
+    def check_outputs(self, outputs: Sequence[np.ndarray]) -> None:
+        if any(array.dtype.kind in "OSUb" for array in outputs):
+            raise ValueError(
+                "Expected outputs of numbers together with max_change. Received: outputs of "
+                f"dtypes {[str(array.dtype) for array in outputs]}"
+            )
+
+    def describe(self, total: float, rows: int) -> str:
+        return f"{rows} rows change by {total / rows:.3g} on average"
+
+    def count(self, total: float, rows: int, confidence: float) -> MeanChange:
+        return MeanChange(total / rows, rows, confidence, mean_bound(total, rows, confidence))
+
+
 class CountedRows:
     """Rows of inputs with the outputs of a model.
 
@@ -163,11 +245,12 @@ class CountedRows:
         model: The original model.
         inputs: Arrays of equally many rows.
         batch_size: Rows per batch.
-        goal: What is counted of a row.
+        counted: What is counted of a row.
     """
 
-    def __init__(self, model: keras.Model, inputs: Any, batch_size: int, goal: "Promising") -> None:
-        self.rows, self.goal = number_of_rows(inputs), goal
+    def __init__(self, model: keras.Model, inputs: Any, batch_size: int, counted: Counted) -> None:
+        self.rows = number_of_rows(inputs)
+        self.counted = counted
         self.batches = [
             keras.tree.map_structure(lambda x, start=start: x[start : start + batch_size], inputs)
             for start in range(0, self.rows, batch_size)
@@ -176,8 +259,8 @@ class CountedRows:
         for batch in self.batches:
             with data_errors():
                 outputs = outputs_of(model, batch)
-            goal.check_outputs(outputs)
-            self.outputs.append(goal.summary(outputs))
+            counted.check_outputs(outputs)
+            self.outputs.append(counted.summary(outputs))
 
     def total(self, predict: Callable[[Any], Sequence[Any]]) -> float:
         """Returns the sum of the changes of all rows.
@@ -187,14 +270,14 @@ class CountedRows:
         """
         total = 0.0
         for batch, before in zip(self.batches, self.outputs, strict=True):
-            after = self.goal.summary(keras.tree.flatten(predict(batch)))
+            after = self.counted.summary(keras.tree.flatten(predict(batch)))
             shapes = [[np.shape(output) for output in outputs] for outputs in (before, after)]
             if shapes[0] != shapes[1]:
                 raise ValueError(
                     "Expected predictions of the shapes of the model's outputs, "
                     f"{shapes[0]}. Received: {shapes[1]}"
                 )
-            changes = np.asarray(self.goal.changes(before, after), "float64")
+            changes = np.asarray(self.counted.changes(before, after), "float64")
             if changes.shape != (len(before[0]),) or not ((changes >= 0) & (changes <= 1)).all():
                 raise ValueError(
                     "Expected a change in [0, 1] of each row. Received: changes of shape "
@@ -252,118 +335,3 @@ def halves(inputs: Any) -> tuple[Any, Any]:
     return tuple(
         keras.tree.map_structure(lambda x, rows=rows: x[rows], inputs) for rows in (first, second)
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class Promising(abc.ABC):
-    """The smallest model that keeps a limit, in (0, 1), for the mean change of a row.
-
-    Attributes:
-        limit: The largest mean.
-        confidence: The probability, over the draw of the rows, with which this holds, in (0, 1).
-    """
-
-    limit: float
-    confidence: float = 0.95
-    name: ClassVar[str] = ""
-
-    @property
-    def argument(self) -> str:
-        return f"{self.name}={self.limit}"
-
-    def __post_init__(self) -> None:
-        for name, value in ((self.name, self.limit), ("confidence", self.confidence)):
-            if not 0 < value < 1:
-                raise ValueError(f"Expected a share in (0, 1). Received: {name}={value}")
-
-    @abc.abstractmethod
-    def check_outputs(self, outputs: Sequence[np.ndarray]) -> None:
-        """Raises `ValueError` if no change can be counted of such outputs."""
-
-    def summary(self, outputs: Sequence[Any]) -> list[Any]:
-        """Returns what is kept of a batch of outputs."""
-        return list(outputs)
-
-    @abc.abstractmethod
-    def changes(self, before: list[Any], after: list[Any]) -> np.ndarray:
-        """Returns what is counted of each row, in [0, 1]."""
-
-    @abc.abstractmethod
-    def describe(self, total: float, rows: int) -> str:
-        """Says what a sum of changes is."""
-
-    @abc.abstractmethod
-    def count(self, total: float, rows: int) -> FlipCount | MeanChange:
-        """Returns a sum of changes as what it is called, with its bound."""
-
-    @property
-    def fewest_rows(self) -> int:
-        """The number of rows that, unchanged, are enough."""
-        return math.ceil(math.log1p(-self.confidence) / math.log1p(-self.limit))
-
-    def check_rows(self, rows: int) -> None:
-        """Checks that a half of the rows can keep the promise."""
-        least = self.fewest_rows
-        if rows < 2 * least:
-            raise ValueError(
-                f"Expected at least {2 * least:,} rows of data: {least:,} to count, of which none "
-                f"changes, for {self.argument} with confidence={self.confidence}, and as many to "
-                f"plan with. Received: {rows:,} rows"
-            )
-
-
-class FewFlips(Promising):
-    """The smallest model that has another top class for at most a share of inputs."""
-
-    name = "max_flips"
-
-    def check_outputs(self, outputs: Sequence[np.ndarray]) -> None:
-        for array in outputs:
-            check_classes(array)
-
-    def summary(self, outputs: Sequence[Any]) -> list[Any]:
-        return [top_classes(outputs)]
-
-    def changes(self, before: list[Any], after: list[Any]) -> np.ndarray:
-        return (before[0] != after[0]).any(axis=1)
-
-    def describe(self, total: float, rows: int) -> str:
-        return f"{total:.0f} of {rows} top classes differ"
-
-    def count(self, total: float, rows: int) -> FlipCount:
-        bound = upper_bound(round(total), rows, self.confidence)
-        return FlipCount(round(total), rows, self.confidence, bound)
-
-
-@dataclasses.dataclass(frozen=True)
-class SmallChange(Promising):
-    """The smallest model whose outputs change by at most a number on average.
-
-    Attributes:
-        change: What is counted of a row. Default: `relative_change`.
-    """
-
-    change: Change | None = None
-    name = "max_change"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.change is not None and not callable(self.change):
-            raise ValueError(f"Expected a function. Received: change={reprlib.repr(self.change)}")
-
-    def changes(self, before: list[Any], after: list[Any]) -> np.ndarray:
-        return (self.change or relative_change)(before, after)
-
-    def check_outputs(self, outputs: Sequence[np.ndarray]) -> None:
-        if any(array.dtype.kind in "OSUb" for array in outputs):
-            raise ValueError(
-                "Expected outputs of numbers together with max_change. Received: outputs of "
-                f"dtypes {[str(array.dtype) for array in outputs]}"
-            )
-
-    def describe(self, total: float, rows: int) -> str:
-        return f"{rows} rows change by {total / rows:.3g} on average"
-
-    def count(self, total: float, rows: int) -> MeanChange:
-        bound = mean_bound(total, rows, self.confidence)
-        return MeanChange(total / rows, rows, self.confidence, bound)

@@ -1,0 +1,161 @@
+"""The inputs that `compress` gets: on which rows layers are watched, and on which errors measured.
+
+Layers are watched on at most about 1,024 rows, the calibration. The error in the report is that of
+all rows, or of arrays of more than 4,096 rows that of 1,023 others.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_small.asked.batches import (
+    are_arrays,
+    inputs_and_labels,
+    iterate,
+    number_of_batches,
+    number_of_rows,
+)
+from keras_tnattn.checks import check_int
+
+# Maximum rows on which layers are watched.
+_CALIBRATION_ROWS = 1024
+# Maximum rows of arrays that are all used to measure the error in a report.
+_REPORT_ROWS = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """Inputs of a model with a batch size, or with ids that may be renumbered.
+
+    Args:
+        inputs: What `compress` takes as `data`: arrays, or an iterable of batches.
+        batch_size: Rows per batch, if `inputs` are arrays. Defaults to 32.
+        kept_ids: The number of leading ids, such as padding and unknown, that do not change: fewer
+            than all, and at least 1 for an embedding that masks padding (`mask_zero`). All other
+            ids may be renumbered, which saves the table of positions of an embedding in groups or
+            blocks, and in a coded file the order of its rows; the caller reorders the vocabulary
+            by `result.renumbering`. Needs a goal without a metric or a promise, and one integer
+            input that a single embedding reads; the ids of other models stay. Default: ids stay.
+
+    Raises:
+        ValueError: If a number is not positive, or there are no inputs.
+
+    Example:
+        >>> import keras, numpy as np
+        >>> from keras_small import Data, compress
+        >>> model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)])
+        >>> inputs = np.random.default_rng(0).normal(size=(256, 64)).astype("float32")
+        >>> result = compress(model, 3, data=Data(inputs, batch_size=128), verbose=0)
+        >>> result.report.rows
+        256
+    """
+
+    inputs: Any
+    batch_size: int = 32
+    kept_ids: int | None = None
+
+    def __post_init__(self) -> None:
+        check_int("batch_size", self.batch_size)
+        if self.kept_ids is not None:
+            check_int("kept_ids", self.kept_ids, at_least=0)
+        if self.inputs is None:
+            raise ValueError("Expected inputs. Received: inputs=None")
+
+
+def as_data(data: Any) -> Data | None:
+    """Returns what `compress` received as `data` as a `Data`; `None` without data."""
+    return data if data is None or isinstance(data, Data) else Data(data)
+
+
+class CalibrationData:
+    """Inputs of a model that were read.
+
+    Args:
+        data: The inputs, or tuples `(inputs, labels, ...)`, as arrays with equal first sizes or as
+            an iterable of batches.
+        num_inputs: The number of the model's inputs, if it is known.
+
+    Attributes:
+        arrays: All inputs, if they are arrays; otherwise `None`.
+        batches: Batches of inputs, of 1,024 rows together or a little more.
+        kept_ids: As in `Data`.
+
+    Raises:
+        ValueError: If there are no rows, or the number of arrays does not fit the model.
+    """
+
+    def __init__(self, data: Data, num_inputs: int | None) -> None:
+        self._data = data
+        self._num_inputs = num_inputs
+        self.kept_ids = data.kept_ids
+        self.arrays: Any = None
+        if are_arrays(data.inputs):
+            self.arrays = read_arrays(data.inputs, num_inputs)
+            rows = _spread(number_of_rows(self.arrays))
+            self.batches = list(self._batches_of_rows(rows))
+        else:
+            self.batches = self._first_batches()
+        if not self.batches:
+            raise ValueError("Expected data of at least one row. Received: no rows")
+
+    def _first_batches(self) -> list[Any]:
+        batches = []
+        rows = 0
+        for batch in self._every_read():
+            batches.append(batch)
+            rows += number_of_rows(batch)
+            if rows >= _CALIBRATION_ROWS:
+                break
+        return batches
+
+    def _every_read(self) -> Iterator[Any]:
+        for batch in iterate(self._data.inputs):
+            inputs, _ = inputs_and_labels(batch, self._num_inputs)
+            yield keras.tree.map_structure(ops.convert_to_numpy, inputs)
+
+    def _batches_of_rows(self, rows: np.ndarray) -> Iterator[Any]:
+        size = self._data.batch_size
+        for start in range(0, len(rows), size):
+            chosen = rows[start : start + size]
+            yield keras.tree.map_structure(lambda array, rows=chosen: array[rows], self.arrays)
+
+    def report_batches(self) -> Iterator[Any]:
+        """Yields batches of the rows on which a report measures errors.
+
+        These are all rows; of arrays of more than 4,096 rows, 1,023 between those of the
+        calibration; and of a generator those of the calibration, which were read already.
+        """
+        if self.arrays is not None:
+            rows = np.arange(number_of_rows(self.arrays))
+            if len(rows) > _REPORT_ROWS:
+                watched = _spread(len(rows))
+                rows = (watched[:-1] + watched[1:]) // 2
+            yield from self._batches_of_rows(rows)
+        elif isinstance(self._data.inputs, Iterator) or not number_of_batches(self._data.inputs):
+            yield from self.batches
+        else:
+            yield from self._every_read()
+
+
+def read_arrays(data: Any, num_inputs: int | None) -> Any:
+    """Returns the inputs among arrays, which have equally many rows.
+
+    Raises:
+        ValueError: If they do not, or their number does not fit the model.
+    """
+    inputs, _ = inputs_and_labels(data, num_inputs)
+    arrays = keras.tree.map_structure(np.asarray, inputs)
+    rows = number_of_rows(arrays)
+    sizes = [len(array) for array in keras.tree.flatten(arrays)]
+    if set(sizes) != {rows}:
+        raise ValueError(f"Expected arrays of equally many rows. Received: {sizes} rows")
+    return arrays
+
+
+def _spread(rows: int) -> np.ndarray:
+    """Returns the numbers of the rows of the calibration, evenly spread."""
+    return np.linspace(0, rows - 1, min(rows, _CALIBRATION_ROWS)).astype(int)

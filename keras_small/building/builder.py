@@ -1,0 +1,90 @@
+"""Builds the models of a plan, as far as a goal that tries them needs them finished."""
+
+import dataclasses
+
+from keras_small.asked.renumbering import Renumbering
+from keras_small.building.assembly import (
+    Assembly,
+    Made,
+    assemble,
+    replacement_of,
+    shorten_vectors,
+)
+from keras_small.building.biases import BiasCorrection
+from keras_small.planning.plan import Choice, Plan
+from keras_small.survey.comparing import Comparison
+from keras_small.survey.copying import compile_like
+from keras_small.survey.survey import Survey
+
+
+@dataclasses.dataclass(frozen=True)
+class Builder:
+    """Builds small models from the choices of one plan.
+
+    Attributes:
+        survey: What decides whether corrected biases are better.
+        plan: The plan.
+    """
+
+    survey: Survey
+    plan: Plan
+
+    @property
+    def comparison(self) -> Comparison:
+        return self.survey.comparison
+
+    def without_metric(self) -> "Builder":
+        """Returns a builder that heeds the outputs alone."""
+        return dataclasses.replace(self, survey=self.survey.without_metric())
+
+    def unchanged(self) -> Assembly:
+        """Returns the original in place of a small model."""
+        original = self.survey.original
+        return Assembly(original, original, {}, self.plan.sample)
+
+    def replacements(self, choice: Choice) -> dict[str, Made]:
+        """Returns the replacements of the layers that a choice does not keep, by path."""
+        return {
+            path: replacement_of(self.plan.layers[path], candidate)
+            for path, candidate in choice.items()
+            if not candidate.keeps_layer
+        }
+
+    def draft(self, choice: Choice) -> Assembly:
+        """Returns the model of a choice without corrected biases."""
+        return assemble(self.plan, choice, self.replacements(choice))
+
+    def finished(self, choice: Choice) -> Assembly:
+        """Returns the finished model of a choice, with which the plan can be used again."""
+        made_layers = self.replacements(choice)
+        assembly = self._corrected(choice, made_layers, in_place=False)
+        if self.plan.options.coded:
+            shorten_vectors(assembly.small, made_layers, self.plan.options.selects)
+        return assembly
+
+    def finish(self, choice: Choice, made_layers: dict[str, Made]) -> Assembly:
+        """Returns the finished model of the last choice, for which the plan is used up.
+
+        In a model that a metric has accepted vectors stay as long as they were.
+        """
+        assembly = self._corrected(choice, made_layers, in_place=True)
+        if self.plan.options.coded and not self.comparison.has_metric:
+            shorten_vectors(assembly.small, made_layers, self.plan.options.selects)
+        return assembly
+
+    def _corrected(self, choice: Choice, made_layers: dict[str, Made], in_place: bool) -> Assembly:
+        correction = BiasCorrection(self.plan, made_layers, self.survey.data)
+        assembly = assemble(self.plan, choice, made_layers, in_place)
+        correction.apply(self.comparison, assembly, renumbering_of(choice))
+        # How it is compiled takes bytes of a file.
+        compile_like(self.survey.original, assembly.small.model)
+        return assembly
+
+
+def renumbering_of(choice: Choice) -> Renumbering:
+    """Returns the new ids of the embedding that a choice renumbers, if there is one."""
+    for path, candidate in choice.items():
+        order = candidate.id_order()
+        if order is not None:
+            return Renumbering(path, order)
+    return Renumbering()

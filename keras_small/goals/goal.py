@@ -1,0 +1,147 @@
+"""What all goals of `compress` have in common."""
+
+import abc
+import dataclasses
+import math
+import numbers
+import reprlib
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_small.asked.data import Data
+from keras_small.building.assembly import Assembly
+from keras_small.goals.counting import KeptPromise
+from keras_small.goals.search import Search
+from keras_small.planning.options import Options
+from keras_small.planning.plan import Choice, Plan
+from keras_small.planning.unreplaced import describe_unreplaced
+from keras_small.survey.comparing import Metric
+
+
+@dataclasses.dataclass(frozen=True)
+class Chosen:
+    """What a goal has chosen.
+
+    Attributes:
+        choice: The candidate of each layer.
+        why_kept: Why layers stay that have smaller candidates.
+        assembly: The finished model of the choice, if choosing has built it.
+        notes: Remarks for the report, one sentence each.
+        promise: What is promised of the model, if anything is.
+    """
+
+    choice: Choice
+    why_kept: str
+    assembly: Assembly | None = None
+    notes: tuple[str, ...] = ()
+    promise: KeptPromise | None = None
+
+
+class Goal(abc.ABC):
+    """What a small model is for: it knows how to choose among the candidates of a plan.
+
+    A goal is a frozen dataclass that checks its arguments in `__post_init__`.
+
+    Attributes:
+        metric: A function such that `metric(model)` is a float, higher is better; `None` for none.
+    """
+
+    metric: Metric | None
+
+    @property
+    @abc.abstractmethod
+    def argument(self) -> str:
+        """What errors show as received, such as `factor=8`."""
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a smaller model is asked for at all."""
+        return True
+
+    @property
+    def planned_factor(self) -> float:
+        """How many times smaller the model has to be; infinite if that is not known.
+
+        If it is, formats beside integers are looked for only if they are needed.
+        """
+        return math.inf
+
+    def check(self, options: Options, data: Data | None) -> None:
+        """Checks what else `compress` was asked for together with this goal.
+
+        Raises:
+            ValueError: If that contradicts the goal.
+        """
+        if self.metric is not None and data is not None and data.kept_ids is not None:
+            raise ValueError(
+                "Expected kept_ids without a metric, which measures models of the original ids. "
+                f"Received: kept_ids={data.kept_ids}, metric={self.metric}"
+            )
+
+    def hold_back(self, data: Data | None, model: keras.Model) -> tuple[Data | None, Any]:
+        """Returns the data to plan with, and what is held back of them for `choose`."""
+        return data, None
+
+    @abc.abstractmethod
+    def choose(self, search: Search) -> Chosen:
+        """Chooses a candidate for each layer.
+
+        Raises:
+            ValueError: If the goal cannot be reached.
+        """
+
+    @abc.abstractmethod
+    def why_kept(self, options: Options) -> str:
+        """Returns why the choice keeps a layer that has smaller candidates."""
+
+
+def choose(goal: Goal, search: Search) -> Chosen:
+    """Lets a goal choose; of a choice that makes the model larger the model itself stays.
+
+    Raises:
+        ValueError: If the goal cannot be reached.
+    """
+    plan = search.plan
+    _check_replaceable(goal, plan)
+    chosen = goal.choose(search)
+    size = plan.size(chosen.choice)
+    if chosen.assembly is not None or size <= plan.total:
+        return chosen
+    note = (
+        f"The result is the model itself: a copy with other layers would have {size:,} bytes, more "
+        f"than {plan.total:,}, because Keras loads a layer that several layers hold once for each "
+        "of them."
+    )
+    return Chosen(
+        choice=plan.unchanged(),
+        why_kept="the model would become larger",
+        assembly=search.builder.unchanged(),
+        notes=(note,),
+    )
+
+
+def _check_replaceable(goal: Goal, plan: Plan) -> None:
+    """Checks that there are layers to replace, if this is asked for."""
+    asks_for_integers = plan.options.integers_of is not None
+    if plan.layers or not (goal.is_asked or asks_for_integers):
+        return
+    argument = goal.argument if goal.is_asked else f"bits={plan.options.bits}"
+    raise ValueError(
+        "Expected a model with layers that can be replaced. Received: "
+        f"{argument}, and {plan.inventory.model.name} with {describe_unreplaced(plan)}"
+    )
+
+
+def check_metric(metric: Any) -> None:
+    """Checks that a metric is a function, or `None`."""
+    if metric is not None and not callable(metric):
+        raise ValueError(f"Expected a function of a model. Received: metric={metric}")
+
+
+def check_number(name: str, value: Any) -> None:
+    """Checks that an argument of a goal is a real number."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        hint = "" if np.ndim(value) == 0 else ". Inputs are the argument data="
+        raise ValueError(f"Expected a number. Received: {name}={reprlib.repr(value)}{hint}")

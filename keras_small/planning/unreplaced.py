@@ -1,0 +1,91 @@
+"""The weights of a model that are not replaced: where they are, and why."""
+
+import collections
+import dataclasses
+from collections.abc import Mapping
+
+import keras
+import numpy as np
+
+from keras_small.formats.candidates import byte_count, item_size
+from keras_small.planning.estimate import readable_size
+from keras_small.planning.plan import Plan
+
+# Entries of a description.
+_DESCRIBED = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Unreplaced:
+    """A layer that stays, or all other weights of the layers of one class.
+
+    Attributes:
+        path: The path of the layer, or the number of layers and their class in parentheses.
+        name: What errors call it: the path, or the class.
+        kind: The class.
+        weights: The number of weights.
+        bytes: Bytes of the weights.
+        reason: Why they stay.
+    """
+
+    path: str
+    name: str
+    kind: str
+    weights: int
+    bytes: int
+    reason: str
+
+    @classmethod
+    def of_layer(cls, path: str, layer: keras.layers.Layer, reason: str) -> "Unreplaced":
+        kind = type(layer).__name__
+        return cls(path, path, kind, _count(layer.weights), byte_count(layer), reason)
+
+
+def unreplaced_weights(plan: Plan) -> list[Unreplaced]:
+    """Returns each layer of a known kind that stays, and the others together by their class."""
+    inventory = plan.inventory
+    kept = {path: (inventory.places[path].layer, why) for path, why in inventory.reasons.items()}
+    found = [
+        Unreplaced.of_layer(path, layer, reason)
+        for path, (layer, reason) in kept.items()
+        if layer.weights  # none yet if it was never called
+    ]
+    known = [*plan.layers.values(), *(layer for layer, _ in kept.values())]
+    counted = {id(weight) for layer in known for weight in layer.weights}
+    layers: dict[str, int] = collections.Counter()
+    weights: dict[str, list] = collections.defaultdict(list)
+    # The innermost layers first, because a layer has the weights of those inside, too.
+    for layer in reversed(inventory.layers):
+        own = [weight for weight in layer.weights if id(weight) not in counted]
+        if own:
+            counted |= {id(weight) for weight in own}
+            layers[type(layer).__name__] += 1
+            weights[type(layer).__name__] += own
+    for kind, own in weights.items():
+        path = f"({layers[kind]} x {kind})"
+        size = sum(_count([weight]) * item_size(weight.dtype) for weight in own)
+        found.append(Unreplaced(path, kind, kind, _count(own), size, "not supported"))
+    return found
+
+
+def _count(weights: list) -> int:
+    return sum(int(np.prod(weight.shape)) for weight in weights)
+
+
+def describe_unreplaced(plan: Plan, reasons: Mapping[str, str] | None = None) -> str:
+    """Returns a text about the weights that are not replaced, the largest first.
+
+    `reasons` tells by path why layers without a smaller candidate stay.
+    """
+    alone = [
+        Unreplaced.of_layer(path, plan.layers[path], reason)
+        for path, reason in (reasons or {}).items()
+    ]
+    found = sorted([*unreplaced_weights(plan), *alone], key=lambda entry: -entry.bytes)
+    texts = [
+        f"{entry.name}: {readable_size(entry.bytes)}, {entry.reason}"
+        for entry in found[:_DESCRIBED]
+    ]
+    if len(found) > _DESCRIBED:
+        texts.append(f"{len(found) - _DESCRIBED} more")
+    return "; ".join(texts) or "no weights"

@@ -1,0 +1,68 @@
+"""What is known of a model before its layers are replaced."""
+
+import dataclasses
+from collections.abc import Callable
+
+import keras
+
+from keras_small.asked.batches import number_of_inputs
+from keras_small.asked.data import CalibrationData, Data
+from keras_small.survey.comparing import Comparison, Metric
+from keras_small.survey.copying import example_inputs
+from keras_small.survey.inventory import Inventory
+from keras_small.survey.selection import copy_to_replace
+
+
+@dataclasses.dataclass(frozen=True)
+class Survey:
+    """A model, and the copy whose layers are replaced.
+
+    Attributes:
+        original: The model, which is only run.
+        copy: Its copy, with the layers that can be replaced.
+        comparison: What small models are compared with.
+    """
+
+    original: Inventory
+    copy: Inventory
+    comparison: Comparison
+
+    @property
+    def data(self) -> CalibrationData | None:
+        return self.comparison.data
+
+    def without_metric(self) -> "Survey":
+        """Returns a survey whose small models are compared by their outputs alone."""
+        return dataclasses.replace(self, comparison=self.comparison.without_metric())
+
+    def check_call(self, small: keras.Model) -> None:
+        """Calls a small model that no data have shown to work, if its inputs are known."""
+        example = example_inputs(self.original.model) if self.data is None else None
+        if example is not None:
+            with keras.StatelessScope():
+                small(example, training=False)
+
+
+def survey_of(
+    original: Inventory,
+    data: Data | None,
+    metric: Metric | None,
+    selects: Callable[[keras.layers.Layer], bool],
+) -> Survey:
+    """Copies a model, finds the layers that can be replaced, and reads the data.
+
+    Args:
+        original: The model.
+        data: What `compress` got as data.
+        metric: The metric of the goal.
+        selects: Whether a layer may be replaced.
+
+    Raises:
+        ValueError: If the model cannot be copied, has weights that are not finite, or the data do
+            not fit it.
+    """
+    model = original.model
+    read = None if data is None else CalibrationData(data, number_of_inputs(model))
+    example = example_inputs(model) if read is None else read.batches[0]
+    copy = copy_to_replace(original, selects, example)
+    return Survey(original, copy, Comparison(original, metric, read))
