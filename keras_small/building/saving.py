@@ -17,7 +17,7 @@ import h5py
 import keras
 
 from keras_small import coding
-from keras_small.survey.archives import WEIGHTS, saved_files, writing_to
+from keras_small.coding.archives import WEIGHTS, saved_files, writing_to
 from keras_small.survey.copying import custom_objects
 from keras_small.survey.inventory import Inventory
 

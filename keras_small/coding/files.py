@@ -29,7 +29,7 @@ import keras
 import numpy as np
 
 from keras_small.coding import arrays
-from keras_small.survey.archives import WEIGHTS, temporary_folder, writing_to
+from keras_small.coding.archives import WEIGHTS, temporary_folder, writing_to
 from keras_tnattn.errors import cause_of
 
 _MAGIC, _VERSION = b"TNZ\x89", 1
@@ -103,7 +103,7 @@ def check_model(
         ValueError: If a layer saves other things than numbers, or its config does not build it.
 
     Example:
-        >>> from keras_small.survey.archives import saved_files
+        >>> from keras_small.coding.archives import saved_files
         >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
         >>> check_model(saved_files(model))
     """
@@ -129,7 +129,7 @@ def encode_model(
         ValueError: If a layer saves other things than numbers, or its config does not build it.
 
     Example:
-        >>> from keras_small.survey.archives import saved_files
+        >>> from keras_small.coding.archives import saved_files
         >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
         >>> try:
         ...     content = encode_model(saved_files(model))

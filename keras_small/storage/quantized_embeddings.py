@@ -156,12 +156,13 @@ class QuantizedTTEmbedding(TTEmbedding):
         return new
 
 
-def check_unquantized(layer: keras.layers.Layer, kind: type) -> None:
+def check_unquantized(layer: Any, kind: type) -> None:
     """Refuses a layer that is not a built layer of floats of a class."""
-    if type(layer) is not kind or not layer.built:
+    built = layer.built
+    if type(layer) is not kind or not built:
         raise ValueError(
             f"Expected a built {kind.__name__} that is not quantized yet. "
-            f"Received: {layer.name}, a {type(layer).__name__}, built={layer.built}"
+            f"Received: {layer.name}, a {type(layer).__name__}, built={built}"
         )
 
 

@@ -16,7 +16,7 @@ import keras
 import numpy as np
 
 from keras_small.asked.batches import data_errors, outputs_of
-from keras_small.survey.archives import WEIGHTS, saved_folder
+from keras_small.coding.archives import WEIGHTS, saved_folder
 from keras_small.survey.inventory import Inventory, contents, entries, layers_by_address
 from keras_small.survey.replacing import replace
 from keras_tnattn.errors import cause_of

@@ -30,7 +30,7 @@ def finish(
     Returns:
         The results; `exported` is the path of the exported model, if there is one.
     """
-    from keras_small.survey.archives import saved_archive
+    from keras_small.coding.archives import saved_archive
 
     try:
         with replacing(run.folder / "model.keras") as path:

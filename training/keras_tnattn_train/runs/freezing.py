@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_small.survey.archives import saved_archive
+from keras_small.coding.archives import saved_archive
 from keras_tnattn.models.freezing import freeze_metric
 from keras_tnattn_train.runs.run import RESUME_HINT, Run
 from keras_tnattn_train.system.files import WriteError, replacing
