@@ -2,7 +2,7 @@
 
 `compress` replaces the layers of a model by layers that store their weights in fewer bytes, which
 are in `keras_small.storage`. `load` loads the small models that come with the package, and `.tnz`
-files; files for other runtimes are written by `keras_small.runtimes`.
+files; `export` writes files for other runtimes.
 """
 
 from keras_tnattn_runtime import __version__
@@ -20,11 +20,12 @@ from keras_small.building.healing import logits_divergence
 from keras_small.compressing import CompressionResult, compress
 from keras_small.pretrained import load
 from keras_small.reports.report import LayerReport, Report
+from keras_small.runtimes.exporting import export
 from keras_small.storage import *  # noqa: F403  what `storage.__all__` lists
 from keras_small.survey.replacing import register_presets
 
-__all__ = ["CompressionResult", "LayerReport", "Report", "__version__", "compress", "load"]
-__all__ += ["logits_divergence", "register_presets", "storage"]
+__all__ = ["CompressionResult", "LayerReport", "Report", "__version__", "compress", "export"]
+__all__ += ["load", "logits_divergence", "register_presets", "storage"]
 __all__ += storage.__all__
 
 register_presets()

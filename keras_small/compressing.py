@@ -257,7 +257,11 @@ class CompressionResult:
         return size
 
     def export(
-        self, path: str | os.PathLike, example: Any = None, max_error: float | None = None
+        self,
+        path: str | os.PathLike,
+        example: Any = None,
+        length: int | None = None,
+        max_error: float | None = None,
     ) -> Path:
         """Writes the small model as a file, and prints what it costs where it runs.
 
@@ -271,8 +275,8 @@ class CompressionResult:
                 of a SavedModel.
             example: Inputs with which the file is checked. Default: the first batch of the data;
                 without data random numbers, of ids 0 and 1.
-            max_error: Float, the relative error that inputs rounded to integers may cause.
-                Default: 0.012 in `.onnx` and 0.02 in `.tflite` files.
+            length: As in `keras_small.export`.
+            max_error: As in `keras_small.export`.
 
         Returns:
             The path.
@@ -285,13 +289,14 @@ class CompressionResult:
         """
         from keras_small.runtimes import file_costs, file_outputs, file_sizes
         from keras_small.runtimes.examples import example_of
-        from keras_small.runtimes.files import write_file
+        from keras_small.runtimes.exporting import size_note, write_file
 
         batches = [] if self._data is None else some_batches(self._data.batches)
         data = [self.renumber(batch) for batch in batches]
         if example is None and self._data is not None:
             example = self.renumber(next(iter(self._data.every())))
-        changes, written = write_file(self.model, path, example, None, max_error, data), Path(path)
+        changes = write_file(self.model, path, example, length, max_error, data)
+        written = Path(path)
         if written.is_dir():
             for file, size in file_sizes(written).items():
                 print(f"{size:>12,} bytes  {file}")
@@ -299,6 +304,10 @@ class CompressionResult:
         costs = dataclasses.replace(file_costs(written, self.model, example), changes=changes)
         print(costs)
         notes = self.report.notes
+        note = size_note(self.model, written)
+        if note:
+            notes = (*notes, f"{note}.")
+            print(notes[-1])
         if self._promised is not None:
             run = file_outputs(written)
             count = self.count_again(lambda inputs: run(example_of(self.model, inputs)))

@@ -36,12 +36,12 @@ def costs_in(model: keras.Model, example: Any, runtime: str) -> Any:
 
 @contextlib.contextmanager
 def _file(model: keras.Model, example: Any, runtime: str) -> Iterator[Path]:
-    from keras_small.runtimes import export_file
+    from keras_small.runtimes.exporting import write_file
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, f"measured{RUNTIMES[runtime].suffix}")
         try:
-            export_file(model, path, example, data=example)
+            write_file(model, path, example, data=[example])
         except RuntimeError as error:
             raise RuntimeError(f"Could not measure in {runtime}: {error}") from error
         yield path

@@ -23,7 +23,7 @@ CLASS_NAMES = "assets.extra/class_names.json"
 def check_backend() -> None:
     """Raises a `RuntimeError` unless Keras runs on TensorFlow, whose graphs process the text.
 
-    The functions of `keras_small.runtimes.files` export numeric models on other backends.
+    `keras_small.export` exports numeric models on other backends, too.
 
     Example:
         >>> if keras.backend.backend() == "tensorflow":

@@ -1,5 +1,6 @@
 """A run and a file made small from the command line."""
 
+import dataclasses
 import importlib.util
 import io
 import itertools
@@ -24,7 +25,7 @@ from keras_small import coding
 from keras_small.formats.candidates import byte_count
 from keras_small.formats.runtime_tables import RUNTIMES
 from keras_small.runtimes import file_outputs
-from keras_small.runtimes import files as formats
+from keras_small.runtimes.forms import FORMS
 from keras_tnattn.errors import cause_of
 from keras_tnattn_train import compress
 from keras_tnattn_train.classify.loading import ClassifierRun, thin_out
@@ -637,7 +638,7 @@ def test_one_output_tells_two_classes(activation):
 
 @pytest.mark.parametrize("runtime", ["litert", "openvino"])
 def test_a_small_model_is_written_for_a_runtime(runtime, tmp_path):
-    if keras.backend.backend() not in formats.BACKENDS["LiteRT"]:
+    if keras.backend.backend() not in FORMS[".tflite"].writers:
         pytest.skip("these files are written on TensorFlow")
     pytest.importorskip({"litert": "ai_edge_litert"}.get(runtime, runtime))
     keras.Sequential([keras.Input((16,)), keras.layers.Dense(64)]).save(tmp_path / "net.keras")
@@ -653,7 +654,7 @@ def test_a_small_model_is_written_for_a_runtime(runtime, tmp_path):
 
 def test_a_file_that_cannot_be_written_is_refused_at_once(tmp_path, monkeypatch, capsys):
     keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)]).save(tmp_path / "net.keras")
-    monkeypatch.setitem(formats.BACKENDS, "ONNX", ("torch",))
+    monkeypatch.setitem(FORMS, ".onnx", dataclasses.replace(FORMS[".onnx"], writers={"torch": ""}))
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     assert main([str(tmp_path / "net.keras"), "--bits", "8", "--export", "onnx"]) == 2
     error = capsys.readouterr().err

@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_small.runtimes.files import export_file
+from keras_small.runtimes.exporting import write_file
 from keras_tnattn.export.cards import extend_card, technical
 from keras_tnattn.export.partial import partial_folder
 from keras_tnattn.export.signatures import check_backend
@@ -94,7 +94,7 @@ def export_portable(
     }
     with new_folder(folder) as whole:
         name = f"model{SUFFIXES[runtime]}"
-        export_file(model, whole / name, ids, vectorizer.max_words)
+        write_file(model, whole / name, ids, vectorizer.max_words)
         write_text(whole, content, {"model": name}, card)
         expected = keras.ops.convert_to_numpy(model(ids, training=False))
         outputs = reader.load(whole).probabilities(texts)

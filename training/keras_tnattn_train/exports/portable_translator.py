@@ -8,8 +8,9 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_small.runtimes.computation import Computation
 from keras_small.runtimes.examples import common_specs
-from keras_small.runtimes.files import Computation, write_computation
+from keras_small.runtimes.exporting import write_computation
 from keras_tnattn.export.signatures import check_backend
 from keras_tnattn.models import Translator
 from keras_tnattn.search.model_steps import TranslatorSteps

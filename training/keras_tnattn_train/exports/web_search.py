@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from keras_small.runtimes.examples import example_of
-from keras_small.runtimes.files import export_file
+from keras_small.runtimes.exporting import write_file
 from keras_tnattn.checks import check_int
 from keras_tnattn.export.signatures import check_backend
 from keras_tnattn_runtime import reader
@@ -91,7 +91,7 @@ def export_web_search(
         with new_folder(target) as whole:
             example = sentence_ids(tokenizer, sentences[:_ROWS], max_length)
             # Products that round their inputs are not faster in the tab.
-            export_file(model, whole / "model.onnx", example, max_length, max_error=0.0)
+            write_file(model, whole / "model.onnx", example, max_length, max_error=0.0)
             coded = {**content, "vectors": _encode_vectors(vectors)}
             write_text(whole, coded, {"model": "model.onnx"}, card)
         return target
