@@ -1,13 +1,13 @@
 """What the signatures of a SavedModel take and give, read without TensorFlow."""
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from keras_tnattn_runtime import reader
 from keras_tnattn_runtime.layout import SIGNATURES
 
 Metadata = dict[str, Any]
@@ -87,24 +87,24 @@ def described_signatures(path: Path) -> Metadata | None:
         ValueError: If the file is damaged, or the SavedModel is not the one that it describes.
     """
     try:
-        content = json.loads((path / SIGNATURES).read_text("utf-8"))
+        content = reader.read_sealed(path / SIGNATURES)
         signatures, files = content["signatures"], content["files"]
         for signature in signatures.values():
             specs(signature["inputs"])
             specs(signature["outputs"])
-        sizes = dict(files.items())
+        descriptions = {name: dict(description) for name, description in files.items()}
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(
-            f"Could not load {path}: {path / SIGNATURES} is damaged. Export the model again"
+            f"Could not load {path}: {path / SIGNATURES} is damaged or of an earlier version. "
+            "Export the model again"
         ) from error
-    for name, size in sizes.items():
-        file = path / name
-        received = file.stat().st_size if file.is_file() else "no file"
-        if received != size:
+    for name, description in descriptions.items():
+        try:
+            reader.check_file(path / name, description)
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(
-                f"Could not load {path}, which may be damaged: expected {size} bytes in {name}. "
-                f"Received: {received}. Export the model again"
-            )
+                f"Could not load {path}, which may be damaged: {error}. Export the model again"
+            ) from error
     return signatures

@@ -18,7 +18,7 @@ import struct
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
 
 import h5py
 import keras
@@ -106,7 +106,9 @@ def write_model(folder: Path, path: Path, custom_objects: Mapping[str, Any] | No
 
 
 def load_model(
-    path: str | os.PathLike, custom_objects: Mapping[str, Any] | None = None, safe_mode: bool = True
+    path: str | os.PathLike | IO[bytes],
+    custom_objects: Mapping[str, Any] | None = None,
+    safe_mode: bool = True,
 ) -> keras.Model:
     """Loads the model of a `.tnz` file, the same as that of the `.keras` file.
 
@@ -115,7 +117,7 @@ def load_model(
     before memory is taken.
 
     Args:
-        path: The file.
+        path: The file, or one that was opened in binary mode.
         custom_objects: As for `keras.models.load_model`. Default: none.
         safe_mode: As for `keras.models.load_model`; `False` runs code of `Lambda` layers. Defaults
             to `True`.
@@ -126,6 +128,7 @@ def load_model(
     Raises:
         FileNotFoundError: If there is no such file.
         ImportError: If `constriction` is missing.
+        TypeError: If the file was opened in text mode.
         ValueError: If the file is not a whole `.tnz` file.
 
     Example:
@@ -133,7 +136,7 @@ def load_model(
         import os, tempfile
         import keras, numpy as np
         from keras_small import compress
-        from keras_small.coding import load_model
+        from keras_small.coding.files import load_model
 
         model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)])
         result = compress(model, bits=4, formats=(), verbose=0)
@@ -149,7 +152,7 @@ def load_model(
         ```
     """
     arrays.coder()
-    data = Path(path).read_bytes()
+    data = _bytes_of(path)
     try:
         file = _File.of(data)
         file.check_layers(custom_objects, safe_mode)
@@ -162,6 +165,18 @@ def load_model(
         raise ValueError(
             f"Expected a .tnz file of a model. Received: path={path}, {error}"
         ) from error
+
+
+def _bytes_of(path: str | os.PathLike | IO[bytes]) -> bytes:
+    if isinstance(path, str | os.PathLike):
+        return Path(path).read_bytes()
+    data = path.read()
+    if not isinstance(data, bytes):
+        raise TypeError(
+            f"Expected a file that was opened with mode 'rb'. Received: path={path!r}, which "
+            f"gives {type(data).__name__}"
+        )
+    return data
 
 
 @dataclasses.dataclass(frozen=True)

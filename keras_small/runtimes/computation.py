@@ -5,9 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_small.runtimes.expected import Expected
 from keras_small.runtimes.tracing import Traced, trace
+from keras_small.storage.stand_ins import StoredMatrix
 from keras_small.survey.inventory import places
 
 
@@ -39,12 +41,19 @@ class Computation:
         """Returns the outputs for the examples."""
         return Expected(self.function, self.examples)
 
-    def trace(self, *options: Any, batch: int | None = None, **more: Any) -> Traced:
-        """Traces the function; with `batch`, for inputs of so many rows."""
+    def trace(
+        self,
+        why_not_held: Callable[[StoredMatrix], str],
+        stored_bytes: Callable[[np.ndarray], int] = lambda array: array.nbytes,
+        widened: Mapping[str, str] | None = None,
+        batch: int | None = None,
+    ) -> Traced:
+        """Traces the function as `tracing.trace` does; with `batch`, for that number of rows."""
         specs = self.specs
         if batch is not None:
             specs = keras.tree.map_structure(
                 lambda x: keras.InputSpec(x.dtype, (batch, *x.shape[1:]), name=x.name), specs
             )
-        names = self.layer_names
-        return trace(self.function, self.model, specs, *options, layer_names=names, **more)
+        return trace(
+            self.function, self.model, specs, stored_bytes, widened, why_not_held, self.layer_names
+        )

@@ -116,11 +116,11 @@ def _traced(
         return restored.get(content_key(matrix), "")
 
     with loops_without_lists(wanted.model):
-        graph = wanted.trace(stored_bytes, WIDENED, why_not_held)
+        graph = wanted.trace(why_not_held, stored_bytes, WIDENED)
     if not graph.has_lists:
         return graph, wanted.examples
     # LiteRT's lists, in which other loops collect, have entries of one fixed size.
-    graph = wanted.trace(stored_bytes, WIDENED, why_not_held, batch=1)
+    graph = wanted.trace(why_not_held, stored_bytes, WIDENED, batch=1)
     return graph, [keras.tree.map_structure(lambda x: x[:1], x) for x in wanted.examples]
 
 

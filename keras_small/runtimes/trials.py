@@ -87,7 +87,7 @@ class _TrialProcess:
         except subprocess.TimeoutExpired:
             process.kill()
             code = process.wait()
-        for pipe in (process.stdin, process.stdout):
+        for pipe in filter(None, (process.stdin, process.stdout)):
             with contextlib.suppress(OSError):  # of what was never read
                 pipe.close()
         with printed:

@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_tnattn.export.signatures import CLASS_NAMES, versions_in
 from keras_tnattn.typing import Tensor
+from keras_tnattn_runtime.layout import portable_folder
 
 
 class _Exported:
@@ -137,6 +138,7 @@ def load(path: str | os.PathLike) -> LoadedClassifier | LoadedTranslator:
     if not (path / "saved_model.pb").is_file():
         raise FileNotFoundError(
             f"Expected the folder of an exported model or of one version. Received: path={path}"
+            f"{_what_loads(path)}"
         )
     takes, gives = _serving_names(path)
     if takes == {"text"}:
@@ -150,6 +152,15 @@ def load(path: str | os.PathLike) -> LoadedClassifier | LoadedTranslator:
         f"{', '.join(sorted(takes)) or 'nothing'} to {', '.join(sorted(gives)) or 'nothing'}. "
         "Use tf.saved_model.load for other models"
     )
+
+
+def _what_loads(path: Path) -> str:
+    """Says what loads another file or folder, as the end of an error."""
+    if path.suffix == ".keras":
+        return f". Use keras.models.load_model({str(path)!r})"
+    if portable_folder(path) is not None:
+        return ", an exported folder. Use keras_tnattn_runtime.reader.load"
+    return ""
 
 
 def _serving_names(path: Path) -> tuple[set[str], set[str]]:

@@ -21,7 +21,7 @@ from conformance import assert_same_arrays, relative_error
 from run_folders import assert_refused
 from translator_runs import make_run
 
-from keras_small import coding
+import keras_small
 from keras_small.formats.candidates import byte_count
 from keras_small.formats.runtime_tables import RUNTIMES
 from keras_small.runtimes import file_outputs
@@ -212,7 +212,7 @@ def test_a_file_needs_no_run(tmp_path, capsys):
         (exported,) = (tmp_path / "saved").iterdir()
         assert (exported / version / "saved_model.pb").is_file()
     small = keras.models.load_model(folder / "model.keras")
-    assert_same_arrays(coding.load_model(folder / "model.tnz").get_weights(), small.get_weights())
+    assert_same_arrays(keras_small.load(folder / "model.tnz").get_weights(), small.get_weights())
     for arguments, message in (
         ([str(tmp_path / "none.keras")], "which does not exist"),
         ([file, "--target", "1000"], "target of at most"),

@@ -386,8 +386,11 @@ def _compress_run(path: Path, folder: Path, args: CompressOptions) -> None:
         )
     _compress_texts(command.load(path), path, folder, args)
     if args.export in FILES:
+        from keras_tnattn_train.exports import Portable, export
+
+        runtime = {"onnx": "onnxruntime", "litert": "litert"}[args.export]
         with _errors_of_export(folder), without_noise():
-            command.load(folder).export_portable(args.export, folder / args.export, None)
+            export(command.load(folder).task(), folder / args.export, Portable(runtime))
         print(f"exported to {folder / args.export}")
 
 

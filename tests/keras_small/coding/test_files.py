@@ -15,7 +15,8 @@ from keras import layers
 import keras_small
 from keras_small import compress
 from keras_small.building.saving import save_model
-from keras_small.coding import load_model, write_model
+from keras_small.coding import write_model
+from keras_small.coding.files import load_model
 
 pytest.importorskip("constriction")
 RNG = np.random.default_rng(0)

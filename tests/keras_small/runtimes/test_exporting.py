@@ -658,7 +658,7 @@ def test_a_file_larger_than_its_small_model_says_so(tmp_path, capsys):
     # LiteRT multiplies with integers of 4 bits only where they have no zeros.
     assert export(result, tmp_path / "model.tflite") == tmp_path / "model.tflite"
     printed = capsys.readouterr().out
-    assert "each unit: gate/d, gate/e\n" in printed
+    assert "to 8 bits with a scale for each unit: gate/" in printed
     assert "compress(..., for_runtime='litert')" in printed
     assert "times the" in result.report.notes[-1]
     (costs,) = result.report.files

@@ -4,7 +4,7 @@ import functools
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -21,9 +21,12 @@ from keras_tnattn_train.runs.cards import describe
 from keras_tnattn_train.runs.predictions import Predictor, labels
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.saved_models import load_model
-from keras_tnattn_train.runs.trained import RUNTIMES, TrainedRun
+from keras_tnattn_train.runs.trained import TrainedRun
 from keras_tnattn_train.runs.training import outputs_of
 from keras_tnattn_train.system.files import read_object
+
+if TYPE_CHECKING:
+    from keras_tnattn_train.exports import Task
 
 # The share of a text's words with which a small model is trained.
 HEALING_SHARE = 0.3
@@ -143,15 +146,12 @@ class ClassifierRun(TrainedRun):
         )
         return trained.export(measured, folder)
 
-    def export_portable(self, kind: str, folder: Path, runtime: str | None) -> None:
-        from keras_tnattn_train.exports.portable import export_portable
-        from keras_tnattn_train.exports.web import export_web
+    def task(self) -> "Task":
+        from keras_tnattn_train.exports import Classifier
 
         description = describe(self.config, {"name": self.config.dataset}, {})
-        export: Any = export_web if kind == "web" else export_portable
-        parts = (self.model, self.vectorizer, self.class_names, folder)
-        runtime = RUNTIMES.get(kind, runtime)
-        export(*parts, runtime=runtime, card={"name": self.config.name, **description})
+        card = {"name": self.config.name, **description}
+        return Classifier(self.model, self.vectorizer, self.class_names, card=card)
 
 
 def _accuracy(ids: np.ndarray, labels: np.ndarray) -> Callable[[keras.Model], float]:

@@ -75,7 +75,7 @@ def _export(
     import tensorflow as tf
 
     from keras_tnattn.export import class_names_file, export_signatures
-    from keras_tnattn_train.exports.classifier import labels_and_probabilities
+    from keras_tnattn.export.classifiers import labels_and_probabilities
 
     def probabilities(images: tf.Tensor, training: bool) -> tf.Tensor:
         return tf.nn.softmax(model(images, training=training))
