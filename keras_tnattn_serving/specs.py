@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_tnattn_runtime import reader
-from keras_tnattn_runtime.layout import SIGNATURES
+from keras_tnattn_runtime.saved_model import read_description
 
 Metadata = dict[str, Any]
 """Signatures by name, as TensorFlow Serving's REST form shows them."""
@@ -86,25 +85,16 @@ def described_signatures(path: Path) -> Metadata | None:
     Raises:
         ValueError: If the file is damaged, or the SavedModel is not the one that it describes.
     """
+    content = read_description(path)
+    if content is None:
+        return None
     try:
-        content = reader.read_sealed(path / SIGNATURES)
-        signatures, files = content["signatures"], content["files"]
+        signatures = content["signatures"]
         for signature in signatures.values():
             specs(signature["inputs"])
             specs(signature["outputs"])
-        descriptions = {name: dict(description) for name, description in files.items()}
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"Could not load {path}: {path / SIGNATURES} is damaged or of an earlier version. "
-            "Export the model again"
+            f"Could not load {path}: its description is damaged. Export the model again"
         ) from error
-    for name, description in descriptions.items():
-        try:
-            reader.check_file(path / name, description)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"Could not load {path}, which may be damaged: {error}. Export the model again"
-            ) from error
     return signatures

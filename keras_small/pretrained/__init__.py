@@ -91,8 +91,8 @@ def _what_loads(path: Path) -> str:
             ", a SavedModel. Use keras_tnattn.export.load for one of texts, or "
             "tf.saved_model.load for others"
         )
-    if portable_folder(path) is not None:
-        return ", an exported folder. Use keras_tnattn_runtime.reader.load"
+    if (portable := portable_folder(path)) is not None:
+        return f", an exported folder. Use keras_tnattn_runtime.reader.load({str(portable)!r})"
     if (path / "config.json").is_file():
         return f", a run. Use keras-tnattn predict {path}, or keras.models.load_model for its model"
     return (

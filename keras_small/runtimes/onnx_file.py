@@ -4,6 +4,8 @@ The graph is traced (`tracing.py`) and converted (`onnx_conversion.py`) once; a 
 products compute with integers (`onnx_plan.py`), and `onnx_kernels.py` has the forms of these.
 """
 
+import collections
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +19,7 @@ from keras_small.runtimes.onnx_convolutions import Convolution, convolutions_of,
 from keras_small.runtimes.onnx_kernels import AGAIN, Inputs, MatrixWriter, why_not_held
 from keras_small.runtimes.onnx_plan import Plan, choose_plan
 from keras_small.runtimes.recurrent import fused_loops
-from keras_small.runtimes.tracing import Traced
+from keras_small.runtimes.tracing import Traced, flat_layers
 from keras_small.runtimes.trials import outputs_of
 
 # The first that has integers of 4 bits, which means the same as that of the converter by all other
@@ -47,7 +49,15 @@ def write(wanted: Computation, path: Path, max_error: float) -> dict[str, str]:
         plan = choose_plan(graph, wanted, expected, max_error)
     file = graph.file(plan)
     path.write_bytes(file.content)
-    return traced.restored | file.changes
+    return traced.restored | _by_layer(file.changes, wanted)
+
+
+def _by_layer(changes: Mapping[str, str], wanted: Computation) -> dict[str, str]:
+    """Names kernels of floats, whose names end with those of their layers, as reports do."""
+    layers = flat_layers(wanted.model)
+    counts = collections.Counter(layer.name for layer in layers)
+    names = {x.name: wanted.layer_names.get(id(x), x.name) for x in layers if counts[x.name] == 1}
+    return {names.get(key.rpartition("/")[2], key): change for key, change in changes.items()}
 
 
 class OnnxFile(NamedTuple):

@@ -3,6 +3,7 @@
 The process starts with the first trial and serves all later ones, since a start takes a second.
 """
 
+import atexit
 import contextlib
 import os
 import pickle
@@ -46,9 +47,9 @@ class _TrialProcess:
                 process.stdin.flush()
                 is_answer, answer = pickle.load(process.stdout)
             except (EOFError, OSError, pickle.UnpicklingError) as error:
-                raise RuntimeError(self._end()) from error
+                raise RuntimeError(self.end()) from error
             except BaseException:  # an interrupted exchange would mix up the answers
-                self._end()
+                self.end()
                 raise
         if not is_answer:
             raise RuntimeError(answer)
@@ -66,7 +67,7 @@ class _TrialProcess:
             "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # this process has most of the memory
         }
         self._owner = os.getpid()
-        self._printed = tempfile.TemporaryFile()  # noqa: SIM115  closed in `_end`
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115  closed in `end`
         self._process = subprocess.Popen(
             _COMMAND,
             stdin=subprocess.PIPE,
@@ -76,20 +77,20 @@ class _TrialProcess:
         )
         return self._process
 
-    def _end(self) -> str:
-        """Ends the process and says how it ended."""
+    def end(self) -> str:
+        """Ends the process, if it was started by this one, and says how it ended."""
         process, printed = self._process, self._printed
         self._process = self._printed = None
-        if process is None or printed is None:
+        if process is None or printed is None or self._owner != os.getpid():
             return "the runtime's process could not be started"
+        for pipe in filter(None, (process.stdin, process.stdout)):
+            with contextlib.suppress(OSError):  # of what was never read
+                pipe.close()
         try:
             code = process.wait(timeout=1)
         except subprocess.TimeoutExpired:
             process.kill()
             code = process.wait()
-        for pipe in filter(None, (process.stdin, process.stdout)):
-            with contextlib.suppress(OSError):  # of what was never read
-                pipe.close()
         with printed:
             size = printed.seek(0, os.SEEK_END)
             printed.seek(max(0, size - _LAST_BYTES))
@@ -106,6 +107,7 @@ def _name_of(code: int) -> str:
 
 
 _process = _TrialProcess()
+atexit.register(_process.end)
 
 
 def outputs_of(

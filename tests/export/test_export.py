@@ -119,11 +119,18 @@ def test_damaged_models_are_named(exported, tmp_path):
         load(tmp_path / "model.keras")
     copy = tmp_path / "copy"
     shutil.copytree(exported, copy)
-    variables = copy / "variables" / "variables.index"
-    content = variables.read_bytes()
-    variables.write_bytes(content[: len(content) // 2])
-    with pytest.raises(ValueError, match=r"copy.*damaged.*Export the model again"):
-        load(copy)
+    for name in ("variables/variables.data-00000-of-00001", "saved_model.pb"):
+        content = (copy / name).read_bytes()
+        changed = bytearray(content)
+        changed[len(content) // 2] ^= 1  # of the same size
+        for damaged in (content[: len(content) // 2], changed):
+            (copy / name).write_bytes(damaged)
+            with pytest.raises(ValueError, match=rf"copy.*damaged.*{name}.*Export the model again"):
+                load(copy)
+        (copy / name).write_bytes(content)
+    assert load(copy).class_names == list(NAMES)
+    # Without a description TensorFlow finds what it can.
+    (copy / "assets.extra" / "signatures.json").unlink()
     graph = copy / "saved_model.pb"
     graph.write_bytes(graph.read_bytes()[:1000])
     with pytest.raises(ValueError, match=r"saved_model\.pb.*damaged"):

@@ -261,6 +261,7 @@ def several_layers():
 
 STEPS = {
     "dense": ((None, 6), lambda: layers.Dense(5)),
+    "mean": ((None, 4, 6), layers.GlobalAveragePooling1D),  # of what is not masked
     "convolution": ((None, 7, 7, 2), lambda: layers.Conv2D(3, 3, strides=2)),
     "several layers": ((None, 4, 6), several_layers),
     "steps of known number": ((3, 6), lambda: layers.Dense(2)),
@@ -281,13 +282,13 @@ def test_layers_see_any_number_of_steps_of_any_number_of_rows(name, form, tmp_pa
         pytest.importorskip(module)
     shape, layer = STEPS[name]
     inputs = keras.Input(shape)
-    masked = layers.Masking()(inputs) if name == "dense" else inputs
+    masked = layers.Masking()(inputs) if name in ("dense", "mean") else inputs
     model = keras.Model(inputs, layers.TimeDistributed(layer())(masked))
     path = export(model, tmp_path / f"model{form}")
     for rows, steps in ((2, 9), (4, 5)):
         sizes = [rows, *(steps if size is None else size for size in shape)]
         example = np.random.default_rng(0).normal(size=sizes).astype("float32")
-        example[0, -1] = 0  # masked
+        example[(0, -1, 0) if name == "mean" else (0, -1)] = 0  # masked
         expected = [keras.ops.convert_to_numpy(model(example))]
         assert_same_arrays(run(path, example), expected, atol=1e-5)
     assert "call" not in vars(model.layers[-1])

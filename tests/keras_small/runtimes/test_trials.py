@@ -24,7 +24,7 @@ def process(monkeypatch):
     process = trials._TrialProcess()
     monkeypatch.setattr(trials, "_process", process)
     yield process
-    process._end()
+    process.end()
 
 
 def model_of(units):

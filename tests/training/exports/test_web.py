@@ -251,7 +251,7 @@ def test_the_page_finds_every_damage(tmp_path):
     pytest.importorskip("constriction")
     words = classifier()[1]
     model = text_classifier(words.vocabulary_size(), 3, "tsa", embedding_dim=512)
-    model = compress(model, bits=4, formats=(), coded=True, verbose=0).model
+    model = compress(model, 8.0, coded=True, verbose=0).model
     runtime = tmp_path / "runtime"
     runtime.mkdir()
     for name in pages._RUNTIME_FILES:
