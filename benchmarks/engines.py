@@ -18,8 +18,8 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_small import compress
-from keras_small.runtimes import export_file, file_sizes
+from keras_small import compress, export
+from keras_small.runtimes import file_sizes
 
 SUFFIXES = {"TensorFlow": "", "ONNX Runtime": ".onnx", "OpenVINO": ".xml", "LiteRT": ".tflite"}
 ROWS = (1, 32)
@@ -175,7 +175,7 @@ def measure(name, model, make, ours, count, clock):
             calls, sizes = {}, {}
             for engine, suffix in SUFFIXES.items():
                 try:
-                    path = export_file(small, Path(folder) / f"model{suffix}")
+                    path = export(small, Path(folder) / f"model{suffix}")
                     calls[engine] = runner(engine, path)
                     sizes[engine] = sum(file_sizes(path).values())
                 except RuntimeError as error:

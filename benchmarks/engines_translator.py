@@ -3,7 +3,7 @@
 The translator is the SDPA model of the preset `sdpa`, untrained, with vocabularies of 8,000;
 sentences have 20 pieces and translations 30 (no end is likely). Its weights are written for
 CTranslate2 as a `TransformerSpec`, in float32 and in int8, and for ONNX Runtime and LiteRT as the
-files that `export_portable_translator` writes, also compressed to integers of 8 bits. TensorFlow
+files of portable folders, also compressed to integers of 8 bits. TensorFlow
 searches with `BeamSearch`. Every engine may use one thread, TensorFlow as many as it likes; times
 are those of the processor, the medians of several calls, per sentence. Agreement is the share of
 pieces that are those of the Keras model in TensorFlow.
@@ -32,7 +32,7 @@ from keras_tnattn.search.beam_search import BeamSearch
 from keras_tnattn.text.reserved import END, RESERVED_PIECES, START
 from keras_tnattn.text.word_pieces import WordPieceTokenizer
 from keras_tnattn_runtime import reader
-from keras_tnattn_train.exports.portable_translator import export_portable_translator
+from keras_tnattn_train.exports import Portable, Translator, export
 
 VOCABULARY, LENGTH, EXTRA = 8000, 20, 10
 PIECES = [*RESERVED_PIECES, *(f"piece{n}" for n in range(VOCABULARY - len(RESERVED_PIECES)))]
@@ -154,15 +154,8 @@ def engines(model, scratch: Path, small: bool):
     tokenizer = WordPieceTokenizer(PIECES)
     for name, each in models.items():
         for engine in ("onnxruntime", "litert"):
-            folder = export_portable_translator(
-                each,
-                tokenizer,
-                tokenizer,
-                scratch / f"{engine}{len(name)}",
-                engine,
-                extra_tokens=EXTRA,
-                length_penalty=0.0,
-            )
+            task = Translator(each, tokenizer, tokenizer, extra_tokens=EXTRA, length_penalty=0.0)
+            folder = export(task, scratch / f"{engine}{len(name)}", Portable(engine))
             yield f"{engine}{name}", folder, our_search(folder)
 
 

@@ -15,8 +15,9 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_small import compress
-from keras_small.runtimes import export_file, file_costs
+from keras_small import compress, export
+from keras_small.runtimes import file_costs
+from keras_small.runtimes.exporting import write_file
 
 layers = keras.layers
 
@@ -63,7 +64,7 @@ work.quantize().export_model(sys.argv[2])
 def files_of(model, data, folder, runtime, python):
     """Writes the model in all forms; returns the paths by name."""
     suffix = SUFFIXES[runtime]
-    files = {"float": export_file(model, folder / f"float{suffix}", data[:8])}
+    files = {"float": export(model, folder / f"float{suffix}", data[:8])}
     dynamic = folder / f"dynamic{suffix}"
     if runtime == "onnxruntime":
         from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -77,9 +78,9 @@ def files_of(model, data, folder, runtime, python):
     for bits in (8, 4):
         options = {"formats": (), "for_runtime": runtime, "verbose": 0}
         small = compress(model, bits=bits, data=data, **options).model
-        files[f"ours, {bits} bits"] = export_file(
-            small, folder / f"{bits}{suffix}", data[:8], data=data
-        )
+        path = folder / f"{bits}{suffix}"
+        write_file(small, path, data[:8], data=[data])
+        files[f"ours, {bits} bits"] = path
     return files
 
 

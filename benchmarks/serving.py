@@ -52,7 +52,7 @@ def write_classifier(folder: Path, empty: bool) -> None:
 
     from keras_tnattn.models import text_classifier
     from keras_tnattn.text.words import word_vectorizer
-    from keras_tnattn_train.exports.classifier import export_classifier
+    from keras_tnattn_train.exports import Classifier, Version, export
 
     words = [f"word{i}" for i in range(20_000)]
     vectorizer = word_vectorizer([" ".join(words)])
@@ -61,9 +61,8 @@ def write_classifier(folder: Path, empty: bool) -> None:
         parts = (keras.layers.Embedding(vectorizer.vocabulary_size(), 1), keras.layers.Flatten())
         inputs = keras.Input((200,), dtype="int32")
         model = keras.Sequential([inputs, *parts, keras.layers.Dense(7, "softmax")])
-    export_classifier(
-        model, vectorizer, [f"class {i}" for i in range(7)], folder, engines=OURS[1:3]
-    )
+    task = Classifier(model, vectorizer, [f"class {i}" for i in range(7)])
+    export(task, folder, Version(engines=OURS[1:3]))
 
 
 def load_model(path: str):

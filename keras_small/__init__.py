@@ -2,7 +2,7 @@
 
 `compress` replaces the layers of a model by layers that store their weights in fewer bytes, which
 are in `keras_small.storage`. `load` loads the small models that come with the package, and `.tnz`
-files; files for other runtimes are written by `keras_small.runtimes`.
+files; `export` writes files for other runtimes.
 """
 
 from keras_tnattn_runtime import __version__
@@ -23,6 +23,7 @@ from keras_small.goals import Keeping, Promise, Smaller, Within
 from keras_small.pretrained import load
 from keras_small.reports.report import LayerReport, Report
 from keras_small.result import CompressionResult
+from keras_small.runtimes.exporting import export
 from keras_small.storage import *  # noqa: F403  what `storage.__all__` lists
 from keras_small.survey.replacing import register_presets
 
@@ -37,6 +38,7 @@ __all__ = [
     "Within",
     "__version__",
     "compress",
+    "export",
     "load",
     "logits_divergence",
     "register_presets",

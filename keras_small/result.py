@@ -16,11 +16,11 @@ from keras_small.asked.renumbering import Renumbering
 from keras_small.building.assembly import Assembly, shorten_vectors
 from keras_small.building.healing import Healing, heal
 from keras_small.building.saving import file_bytes, save_model
-from keras_small.formats.candidates import byte_count
 from keras_small.goals.counting import FlipCount, MeanChange
 from keras_small.goals.promise import PromisedRows
 from keras_small.planning.options import as_tuple
 from keras_small.reports.report import Report
+from keras_small.storage.sizes import byte_count
 from keras_small.survey.comparing import Comparison
 from keras_small.survey.copying import compile_like, known_objects
 from keras_small.survey.inventory import Inventory
@@ -232,7 +232,11 @@ class CompressionResult:
         return size
 
     def export(
-        self, path: str | os.PathLike, example: Any = None, max_error: float | None = None
+        self,
+        path: str | os.PathLike,
+        example: Any = None,
+        length: int | None = None,
+        max_error: float | None = None,
     ) -> Path:
         """Writes the small model as a file, and prints what it costs where it runs.
 
@@ -246,8 +250,8 @@ class CompressionResult:
                 of a SavedModel.
             example: Inputs with which the file is checked. Default: the first batch of the data;
                 without data random numbers, of ids 0 and 1.
-            max_error: Float, the relative error that inputs rounded to integers may cause.
-                Default: 0.012 in `.onnx` and 0.02 in `.tflite` files.
+            length: As in `keras_small.export`.
+            max_error: As in `keras_small.export`.
 
         Returns:
             The path.
@@ -259,7 +263,7 @@ class CompressionResult:
             ValueError: If the name ends with something else.
         """
         from keras_small.runtimes import file_costs, file_sizes
-        from keras_small.runtimes.files import write_file
+        from keras_small.runtimes.exporting import size_note, write_file
 
         written = Path(path)
         data = self._comparison.data
@@ -267,7 +271,7 @@ class CompressionResult:
         if example is None and data is not None:
             example = self.renumbering(next(data.report_batches()))
         examples = [self.renumbering(batch) for batch in batches]
-        changes = write_file(self.model, path, example, None, max_error, examples)
+        changes = write_file(self.model, path, example, length, max_error, examples)
         if written.is_dir():
             for file, size in file_sizes(written).items():
                 print(f"{size:>12,} bytes  {file}")
@@ -275,6 +279,10 @@ class CompressionResult:
         costs = dataclasses.replace(file_costs(written, self.model, example), changes=changes)
         print(costs)
         self.report = dataclasses.replace(self.report, files=(*self.report.files, costs))
+        note = size_note(self.model, written)
+        if note:
+            self._note(f"{note}.")
+            print(self.report.notes[-1])
         if self._promised is not None:
             self._note(self._count_in_file(written, self._promised))
             print(self.report.notes[-1])

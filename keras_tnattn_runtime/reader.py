@@ -9,10 +9,10 @@ file is in the folder, too, and can be copied into any project:
     classify("a text")  # "science"
     classify(["a text", "another"])  # ["science", "sports"]
 
-    translate = load("pt-en")  # what export_portable_translator wrote
+    translate = load("pt-en")  # of a translator
     translate("uma frase")  # "a sentence"
 
-    generate = load("tales")  # what export_portable_language_model wrote
+    generate = load("tales")  # of a language model
     generate("Once upon ", temperature=0.8)  # "a time"
 
     python news/reader.py "a text" "another"  # or a text in each line of its input
@@ -20,6 +20,7 @@ file is in the folder, too, and can be copied into any project:
 
 import codecs
 import contextlib
+import hashlib
 import itertools
 import json
 import os
@@ -42,6 +43,7 @@ BETWEEN_WORDS = rf"(?:[ \t\n\v\f\r]|{SEPARATORS})+"
 # An empty match separates two characters.
 BETWEEN_CHARACTERS = rf"{BETWEEN_WORDS}|"
 _MOST = 1_000_000  # words or tokens of a text
+_SEAL = re.compile(rb'\{"sha256":"([0-9a-f]{64})",')  # of all that follows
 _STEP = 64  # words by which texts may differ that are computed together
 
 
@@ -908,13 +910,13 @@ def load(folder: str | os.PathLike, threads: int | None = None) -> Any:
     """Loads a `Classifier`, a `Translator` or a `LanguageModel`.
 
     Args:
-        folder: What `export_portable` or one of its kind wrote.
+        folder: A portable folder that `keras_tnattn_train.exports.export` wrote.
         threads: How many threads a call may use. Default: the runtime's own choice.
 
     Raises:
         FileNotFoundError: If there is no such folder, or a file is missing.
         ImportError: If the runtime is not installed.
-        ValueError: If a file is of another version, incomplete, or cannot be read, or the model
+        ValueError: If a file is of another version, damaged, or cannot be read, or the model
             computes something else than `text.json` describes.
 
     Example:
@@ -929,11 +931,8 @@ def load(folder: str | os.PathLike, threads: int | None = None) -> Any:
         raise FileNotFoundError(
             f"Expected the folder of a portable export, with text.json. Received: {folder}"
         )
-    try:
-        content = json.loads(path.read_text("utf-8"))
-        version = content["format"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _unreadable(path, error) from error
+    content = read_sealed(path)
+    version = content.get("format")
     if version != FORMAT:
         raise ValueError(
             f"Expected {path} of version {FORMAT}. Received: version {version}. Use the reader.py "
@@ -947,20 +946,75 @@ def load(folder: str | os.PathLike, threads: int | None = None) -> Any:
     try:
         task, check = tasks[content["task"]]
         check(content)
-        sizes = {folder / file["name"]: file["bytes"] for file in content["files"].values()}
+        files = {folder / file["name"]: file for file in content["files"].values()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unreadable(path, error) from error
-    for file, expected in sizes.items():
-        size = file.stat().st_size
-        if size != expected:
-            raise ValueError(
-                f"Expected {file} of {expected:,} bytes. Received: {size:,} bytes. Copy the file "
-                "again"
-            )
+    for file, description in files.items():
+        check_file(file, description)
     try:
         return task(folder, content, threads)
     except (KeyError, TypeError) as error:
         raise _unreadable(path, error) from error
+
+
+def sealed(content: dict[str, Any]) -> bytes:
+    """Returns JSON that begins with the SHA-256 of what follows it.
+
+    Example:
+        >>> sealed({"a": 1})[:20]
+        b'{"sha256":"7359ed179'
+    """
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    rest = text.removeprefix("{").encode()
+    return b'{"sha256":"%s",%s' % (hashlib.sha256(rest).hexdigest().encode(), rest)
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """Returns the content of a file that `sealed` made, without the checksum.
+
+    Raises:
+        ValueError: If the file is damaged or has no checksum.
+    """
+    data = path.read_bytes()
+    seal = _SEAL.match(data)
+    if seal is None:
+        raise ValueError(
+            f"Expected {path} to begin with its checksum. Received: a file without, which is "
+            "damaged or of an earlier version. Copy it again, or export the model again"
+        )
+    if hashlib.sha256(data[seal.end() :]).hexdigest() != seal[1].decode():
+        raise _unreadable(path, ValueError("its checksum differs"))
+    try:
+        content = json.loads(data)
+        del content["sha256"]
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(path, error) from error
+    return content
+
+
+def describe_file(path: Path) -> dict[str, Any]:
+    """Returns the bytes of a file and their SHA-256, by which `check_file` knows it again."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}
+
+
+def check_file(path: Path, description: dict[str, Any]) -> None:
+    """Compares a file with what `describe_file` said of it, the size first.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is another file.
+    """
+    expected, size = description["bytes"], path.stat().st_size
+    if size != expected:
+        raise ValueError(
+            f"Expected {path} of {expected:,} bytes. Received: {size:,} bytes. Copy the file again"
+        )
+    if describe_file(path)["sha256"] != description["sha256"]:
+        raise _unreadable(path, ValueError("its checksum differs"))
 
 
 def _import_package(module: str, package: str) -> Any:

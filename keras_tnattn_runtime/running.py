@@ -1,6 +1,7 @@
 """Runs models' files by their own runtimes, on one thread."""
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,14 +38,17 @@ def openvino_runner(path: str) -> Run:
     return run
 
 
-def litert_runner(path: str) -> Run:
-    """Returns a function from inputs to the outputs of a file.
+def litert_runner(path: str | bytes) -> Run:
+    """Returns a function from inputs to the outputs of a file or its content.
 
     A file that takes one row gets one row after another.
     """
     from ai_edge_litert.interpreter import Interpreter
 
-    interpreter = Interpreter(model_path=path, num_threads=1)
+    if isinstance(path, bytes):
+        interpreter = Interpreter(model_content=path, num_threads=1)
+    else:
+        interpreter = Interpreter(model_path=path, num_threads=1)
     run = interpreter.get_signature_runner()
     details = run.get_input_details()
     names = in_order(details, interpreter.get_input_details())
@@ -63,6 +67,13 @@ def litert_runner(path: str) -> Run:
     return call
 
 
+def saved_model_runner(path: str) -> Callable[[Any], Any]:
+    """Returns a function from inputs in the structure of the model's, to its outputs."""
+    from keras_tnattn_runtime.saved_model import endpoint
+
+    return endpoint(Path(path))
+
+
 def _by_name(names: list[str], inputs: Any) -> dict[str, Any]:
     if isinstance(inputs, Mapping):
         if set(names) <= set(inputs):
@@ -71,8 +82,9 @@ def _by_name(names: list[str], inputs: Any) -> dict[str, Any]:
     return dict(zip(names, inputs, strict=True))
 
 
-# By the ends of the names of files.
-RUNNERS: dict[str, Callable[[Any], Run]] = {
+# By the ends of the names of files. A SavedModel is a folder, whose name ends with nothing.
+RUNNERS: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
+    "": saved_model_runner,
     ".onnx": onnx_runner,
     ".tflite": litert_runner,
     ".xml": openvino_runner,

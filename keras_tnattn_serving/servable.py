@@ -140,10 +140,11 @@ class Servable:
     def __init__(self, path: Path, engine: str = "tensorflow") -> None:
         self.path = path
         self.card = _read_card(path / MODEL_CARD)
+        described = described_signatures(path)  # checks the files of the SavedModel
         loaded = load_engine(path, engine)
         self.engine, self.language_model = loaded.name, loaded.language_model
         model = LazyModel(path)
-        metadata = None if self.engine == "tensorflow" else described_signatures(path)
+        metadata = None if self.engine == "tensorflow" else described
         if self.engine == "tensorflow" and not (path / "saved_model.pb").exists():
             raise ValueError(_without_saved_model(path))
         self.metadata = model.start_loading().result().metadata if metadata is None else metadata

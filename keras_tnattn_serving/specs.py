@@ -1,14 +1,13 @@
 """What the signatures of a SavedModel take and give, read without TensorFlow."""
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from keras_tnattn_runtime.layout import SIGNATURES
+from keras_tnattn_runtime.saved_model import read_description
 
 Metadata = dict[str, Any]
 """Signatures by name, as TensorFlow Serving's REST form shows them."""
@@ -86,25 +85,16 @@ def described_signatures(path: Path) -> Metadata | None:
     Raises:
         ValueError: If the file is damaged, or the SavedModel is not the one that it describes.
     """
+    content = read_description(path)
+    if content is None:
+        return None
     try:
-        content = json.loads((path / SIGNATURES).read_text("utf-8"))
-        signatures, files = content["signatures"], content["files"]
+        signatures = content["signatures"]
         for signature in signatures.values():
             specs(signature["inputs"])
             specs(signature["outputs"])
-        sizes = dict(files.items())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"Could not load {path}: {path / SIGNATURES} is damaged. Export the model again"
+            f"Could not load {path}: its description is damaged. Export the model again"
         ) from error
-    for name, size in sizes.items():
-        file = path / name
-        received = file.stat().st_size if file.is_file() else "no file"
-        if received != size:
-            raise ValueError(
-                f"Could not load {path}, which may be damaged: expected {size} bytes in {name}. "
-                f"Received: {received}. Export the model again"
-            )
     return signatures

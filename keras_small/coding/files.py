@@ -22,7 +22,7 @@ import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
 
 import h5py
 import keras
@@ -185,7 +185,9 @@ def _number_to_code(files: Mapping[str, bytes], custom_objects: Mapping[str, Any
 
 
 def load_model(
-    path: str | os.PathLike, custom_objects: Mapping[str, Any] | None = None, safe_mode: bool = True
+    path: str | os.PathLike | IO[bytes],
+    custom_objects: Mapping[str, Any] | None = None,
+    safe_mode: bool = True,
 ) -> keras.Model:
     """Loads the model of a `.tnz` file, the same as that of the `.keras` file.
 
@@ -194,7 +196,7 @@ def load_model(
     taken.
 
     Args:
-        path: The file.
+        path: The file, or one that was opened in binary mode.
         custom_objects: As for `keras.models.load_model`. Default: none.
         safe_mode: As for `keras.models.load_model`; `False` runs code of `Lambda` layers. Defaults
             to `True`.
@@ -206,6 +208,7 @@ def load_model(
         FileNotFoundError: If there is no such file.
         ImportError: If `constriction` is missing.
         OSError: If the folder for temporary files has no room for the weights.
+        TypeError: If the file was opened in text mode.
         ValueError: If the file is not a whole `.tnz` file.
 
     Example:
@@ -213,7 +216,7 @@ def load_model(
         import os, tempfile
         import keras, numpy as np
         from keras_small import compress
-        from keras_small.coding import load_model
+        from keras_small.coding.files import load_model
 
         model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)])
         result = compress(model, bits=4, formats=(), verbose=0)
@@ -229,7 +232,7 @@ def load_model(
         ```
     """
     arrays.coder()
-    data = Path(path).read_bytes()
+    data = _bytes_of(path)
     with temporary_folder() as folder:
         with _refusals(path):
             file = _File.of(data)
@@ -246,7 +249,7 @@ def load_model(
 
 
 @contextlib.contextmanager
-def _refusals(path: str | os.PathLike) -> Iterator[None]:
+def _refusals(path: Any) -> Iterator[None]:
     """Says of any error that the file is no model's."""
     try:
         yield
@@ -256,6 +259,18 @@ def _refusals(path: str | os.PathLike) -> Iterator[None]:
         raise ValueError(
             f"Expected a .tnz file of a model. Received: path={path}, {error}"
         ) from error
+
+
+def _bytes_of(path: str | os.PathLike | IO[bytes]) -> bytes:
+    if isinstance(path, str | os.PathLike):
+        return Path(path).read_bytes()
+    data = path.read()
+    if not isinstance(data, bytes):
+        raise TypeError(
+            f"Expected a file that was opened with mode 'rb'. Received: path={path!r}, which "
+            f"gives {type(data).__name__}"
+        )
+    return data
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,7 +23,8 @@ from keras_small.formats import (
     tensor_train,
     tucker,
 )
-from keras_small.formats.candidates import Candidate, byte_count, dense_flops
+from keras_small.formats.candidates import Candidate, dense_flops
+from keras_small.storage.sizes import byte_count
 from keras_small.survey.calibration import Statistics
 from keras_small.survey.kinds import is_table
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 import keras
 import numpy as np
 
-from keras_small.formats.candidates import Candidate, item_size
+from keras_small.formats.candidates import Candidate
 from keras_small.formats.grouped_rows import random_rotation
 from keras_small.storage import even_levels
 from keras_small.storage.adaptive_embedding import (
@@ -26,6 +26,7 @@ from keras_small.storage.adaptive_embedding import (
     position_bytes,
     restored_basis,
 )
+from keras_small.storage.sizes import item_size
 from keras_small.survey.calibration import Statistics
 from keras_small.survey.errors import Factors, TableErrors
 from keras_small.survey.kinds import is_plain_table, is_table

@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_small.storage import integer_groups
 from keras_small.storage.low_rank_einsum_dense import labels_of
+from keras_small.storage.sizes import item_size
 
 # Entries of a kernel of integers that share a scale, if the kernel is not the layer's own.
 GROUP = 64
@@ -67,18 +68,6 @@ class Candidate:
     def keeps_layer(self) -> bool:
         """Whether this candidate is the layer as it is."""
         return self.format == "dense" and self.bits is None
-
-
-def byte_count(layer: keras.layers.Layer) -> int:
-    """Returns the bytes of all weights of a layer."""
-    return sum(int(np.prod(w.shape)) * item_size(w.dtype) for w in layer.weights)
-
-
-def item_size(dtype: str) -> int:
-    """Returns the bytes of a number, also of the dtypes that NumPy does not have."""
-    if dtype.startswith("float8"):
-        return 1
-    return np.dtype({"bfloat16": "float16", "bool": "int8"}.get(dtype, dtype)).itemsize
 
 
 def factor_bytes(

@@ -22,11 +22,12 @@ import numpy as np
 
 from keras_small.coding import arrays, coded_bytes
 from keras_small.formats import dense
-from keras_small.formats.candidates import Candidate, byte_count, copy_layer, dense_flops
+from keras_small.formats.candidates import Candidate, copy_layer, dense_flops
 from keras_small.storage import integer_groups
 from keras_small.storage.quantized import quantized_kind
 from keras_small.storage.quantized_embeddings import QuantizedLowRankEmbedding
 from keras_small.storage.recurrent import cells_of
+from keras_small.storage.sizes import byte_count
 from keras_small.survey.calibration import Statistics
 from keras_small.survey.errors import TableErrors, row_weights
 from keras_small.survey.kinds import is_plain_table, is_table

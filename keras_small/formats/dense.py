@@ -9,19 +9,14 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_small.formats.candidates import (
-    Candidate,
-    byte_count,
-    copy_layer,
-    dense_flops,
-    item_size,
-)
+from keras_small.formats.candidates import Candidate, copy_layer, dense_flops
 from keras_small.formats.recurrent import moments_of as moments_of_cells
 from keras_small.formats.recurrent import quantize_cells
 from keras_small.storage import integer_groups
 from keras_small.storage.integer_kernels import IntegerKernels
 from keras_small.storage.quantized import quantized_kind, quantized_layer
 from keras_small.storage.recurrent import cells_of
+from keras_small.storage.sizes import byte_count, item_size
 from keras_small.survey.calibration import Statistics
 from keras_small.survey.errors import direction_weights, row_weights
 from keras_small.survey.kinds import is_table, second_table

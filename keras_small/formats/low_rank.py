@@ -9,14 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_small.formats import chains, grouped_rows, recurrent
-from keras_small.formats.candidates import (
-    GROUP,
-    Candidate,
-    factor_bytes,
-    input_shape,
-    item_size,
-    ranks_to_try,
-)
+from keras_small.formats.candidates import GROUP, Candidate, factor_bytes, input_shape, ranks_to_try
 from keras_small.storage import (
     LowRankDense,
     LowRankEinsumDense,
@@ -28,6 +21,7 @@ from keras_small.storage.low_rank_einsum_dense import kernel_matrix, split_equat
 from keras_small.storage.packed_matrix import BASIS_BITS
 from keras_small.storage.quantized import quantized_layer
 from keras_small.storage.quantized_embeddings import QuantizedLowRankEmbedding
+from keras_small.storage.sizes import item_size
 from keras_small.survey.calibration import Statistics
 from keras_small.survey.errors import TableErrors, output_error
 from keras_small.survey.kinds import is_plain_table, is_table, kind_of

@@ -21,7 +21,6 @@ class Runtime:
     """What a runtime holds.
 
     Attributes:
-        suffix: The end of the names of its files.
         bits: The bits of integers whose files stay small.
         table_formats: The formats of tables whose lookups are fast.
         table_bits: Minimum bits of tables whose lookups are fast.
@@ -30,7 +29,6 @@ class Runtime:
             for 0. Convolutions with 8 bits never do.
     """
 
-    suffix: str
     bits: tuple[int, ...]
     table_formats: tuple[str, ...] = ("dense", "low_rank")
     table_bits: int = 8
@@ -39,9 +37,9 @@ class Runtime:
 
 
 RUNTIMES = {
-    "litert": Runtime(".tflite", bits=(8, 4, 2), whole_columns=True, symmetric=True),
-    "onnxruntime": Runtime(".onnx", bits=(8, 4, 2), table_bits=4, whole_columns=True),
-    "openvino": Runtime(".xml", bits=(8, 4), table_bits=4),
+    "litert": Runtime(bits=(8, 4, 2), whole_columns=True, symmetric=True),
+    "onnxruntime": Runtime(bits=(8, 4, 2), table_bits=4, whole_columns=True),
+    "openvino": Runtime(bits=(8, 4), table_bits=4),
 }
 
 

@@ -20,9 +20,10 @@ from keras import ops
 
 from keras_small.asked.progress import tell
 from keras_small.formats import grouped_rows
-from keras_small.formats.candidates import Candidate, factor_bytes, item_size
+from keras_small.formats.candidates import Candidate, factor_bytes
 from keras_small.storage.convolution_factors import kernel_error
 from keras_small.storage.quantized_embeddings import QuantizedTTEmbedding, rounded_core
+from keras_small.storage.sizes import item_size
 from keras_small.survey.calibration import Statistics
 from keras_small.survey.errors import Factors, TableErrors
 from keras_small.survey.kinds import is_plain_table, is_table, kind_of

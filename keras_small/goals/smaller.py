@@ -7,13 +7,14 @@ from typing import NoReturn
 
 from keras_small.asked.progress import tell
 from keras_small.building.saving import file_bytes
-from keras_small.formats.candidates import Candidate, byte_count
+from keras_small.formats.candidates import Candidate
 from keras_small.formats.runtime_tables import RUNTIMES, bits_for
 from keras_small.goals.goal import Chosen, Goal, check_metric, check_number
 from keras_small.goals.search import Search
 from keras_small.planning.options import FLOATS, INTEGER_BITS, Options
 from keras_small.planning.plan import Choice, Plan, candidates_of, why_without_candidates
 from keras_small.planning.unreplaced import describe_unreplaced
+from keras_small.storage.sizes import byte_count
 from keras_small.survey.comparing import Metric
 
 # Maximum coded files that are written in search of one that is within the factor, but close to it.

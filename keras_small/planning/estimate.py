@@ -12,10 +12,10 @@ from keras import ops
 
 from keras_small.asked.batches import outputs_of
 from keras_small.asked.data import CalibrationData
-from keras_small.formats.candidates import byte_count
 from keras_small.formats.grouped_rows import BLOCK
 from keras_small.formats.tensor_train import GRAM_NUMBERS, MINIMUM_ROWS
 from keras_small.storage.layer_chain import CONVOLUTIONS
+from keras_small.storage.sizes import byte_count
 from keras_small.survey.inventory import Inventory
 from keras_small.survey.kinds import is_plain_table, is_table
 from keras_small.survey.sensitivity import MAXIMUM_FEATURES

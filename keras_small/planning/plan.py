@@ -13,11 +13,12 @@ from keras_small.asked.data import CalibrationData
 from keras_small.asked.progress import is_told, tell
 from keras_small.asked.renumbering import Renumbering
 from keras_small.formats import candidates_for
-from keras_small.formats.candidates import Candidate, byte_count
+from keras_small.formats.candidates import Candidate
 from keras_small.formats.runtime_tables import bits_for, fit_for
 from keras_small.planning.estimate import describe_cost
 from keras_small.planning.options import FLOATS, Options
 from keras_small.planning.table_costs import measure_tables
+from keras_small.storage.sizes import byte_count
 from keras_small.survey.calibration import Statistics, observe, reason_to_keep
 from keras_small.survey.copying import copy_of
 from keras_small.survey.inventory import Inventory

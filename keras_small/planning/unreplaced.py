@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import keras
 import numpy as np
 
-from keras_small.formats.candidates import byte_count, item_size
 from keras_small.planning.estimate import readable_size
 from keras_small.planning.plan import Plan
+from keras_small.storage.sizes import byte_count, item_size
 
 # Entries of a description.
 _DESCRIBED = 5

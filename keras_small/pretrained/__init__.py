@@ -10,14 +10,15 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import keras
 import numpy as np
 
-from keras_small.coding import load_model
+from keras_small.coding.files import load_model
 from keras_tnattn.search import BeamSearch
 from keras_tnattn_runtime import reader
+from keras_tnattn_runtime.layout import portable_folder
 
 _HERE = Path(__file__).parent
 MODEL, ABOUT = "model.keras", "about.json"
@@ -33,23 +34,28 @@ def names() -> list[str]:
     return sorted(path.parent.name for path in _HERE.glob(f"*/{ABOUT}"))
 
 
-def load(name: str | os.PathLike) -> Any:
-    """Loads a trained model that comes with the package, or one from a folder like theirs.
+def load(name: str | os.PathLike | IO[bytes]) -> Any:
+    """Loads a model that comes with the package, one from a folder like theirs, or a `.tnz` file.
 
     Args:
         name: `"docstrings"`, which tells the library that a docstring is from;
             `"dates-and-names"`, which translates dates, times, amounts and names of countries from
             Portuguese to English; `"digits"`, which reads pictures of digits, 8 x 8 grey values
-            from 0 to 1; or the path of a folder like theirs, or of a `.tnz` file.
+            from 0 to 1; or the path of a folder like theirs, or of a `.tnz` file; or a `.tnz` file
+            that was opened in binary mode.
 
     Returns:
         A function of one input, or of a sequence of several, to answers. Its attribute `model` is
         the Keras model, and `card` a dict with data, licence, figures and command. Models of texts
         are those of `keras_tnattn_runtime.reader`, with the same methods. Of a `.tnz` file it is
-        the Keras model, as `keras_small.coding.load_model` returns it; a class of its own is found
-        in `keras.saving.custom_object_scope`.
+        the Keras model, the same as that of the `.keras` file, compiled if the one that was saved
+        was; its integers stay integers. A class of its own is found in
+        `keras.saving.custom_object_scope`.
 
     Raises:
+        FileNotFoundError: If there is no such `.tnz` file.
+        ImportError: If `constriction` is missing for a `.tnz` file.
+        TypeError: If the file was opened in text mode.
         ValueError: If there is neither a model of this name nor such a folder, or it is damaged.
 
     Example:
@@ -57,14 +63,14 @@ def load(name: str | os.PathLike) -> Any:
         >>> translate("terça-feira, 17 de dezembro de 1963")
         'Tuesday, December 17, 1963'
     """
-    if Path(name).suffix.lower() == ".tnz":
+    if not isinstance(name, str | os.PathLike) or Path(name).suffix.lower() == ".tnz":
         return load_model(name)
     own = _HERE / str(name)
     folder = own if str(name) in names() else Path(name)
     if not (folder / ABOUT).is_file():
         raise ValueError(
-            f"Expected one of {names()}, a folder with {ABOUT}, or a .tnz file; keras.models."
-            f"load_model loads .keras files, and predict runs. Received: name={str(name)!r}"
+            f"Expected one of {names()}, a folder with {ABOUT}, or a .tnz file. "
+            f"Received: name={str(name)!r}{_what_loads(folder)}"
         )
     try:
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
@@ -72,6 +78,28 @@ def load(name: str | os.PathLike) -> Any:
         return kind(about, keras.saving.load_model(folder / MODEL, compile=False))
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise ValueError(f"Could not load the model in {folder}: {error}") from error
+
+
+def _what_loads(path: Path) -> str:
+    """Says what loads another file or folder, as the end of an error."""
+    if path.suffix in (".keras", ".h5"):
+        return f". Use keras.models.load_model({str(path)!r})"
+    if path.suffix in (".onnx", ".tflite", ".xml"):
+        return f". Use keras_small.runtimes.file_outputs({str(path)!r}), which runs it"
+    if any(any(path.glob(f"{version}saved_model.pb")) for version in ("", "[0-9]*/")):
+        return (
+            ", a SavedModel. Use keras_tnattn.export.load for one of texts, or "
+            "tf.saved_model.load for others"
+        )
+    if (portable := portable_folder(path)) is not None:
+        return f", an exported folder. Use keras_tnattn_runtime.reader.load({str(portable)!r})"
+    if (path / "config.json").is_file():
+        return f", a run. Use keras-tnattn predict {path}, or keras.models.load_model for its model"
+    return (
+        ", which is none of them: keras.models.load_model loads .keras files, "
+        "keras_tnattn.export.load SavedModels of texts, and keras_tnattn_runtime.reader.load "
+        "exported folders"
+    )
 
 
 class _Classifier(reader.Classifier):

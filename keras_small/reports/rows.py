@@ -5,19 +5,14 @@ from collections.abc import Mapping, Sequence
 import keras
 
 from keras_small.building.assembly import Assembly, Made
-from keras_small.formats.candidates import (
-    Candidate,
-    applications,
-    byte_count,
-    dense_flops,
-    input_shape,
-)
+from keras_small.formats.candidates import Candidate, applications, dense_flops, input_shape
 from keras_small.formats.runtime_tables import RUNTIMES
 from keras_small.goals import Chosen
 from keras_small.planning.plan import Plan, why_without_candidates
 from keras_small.planning.unreplaced import Unreplaced, unreplaced_weights
 from keras_small.reports.report import LayerReport, Report
 from keras_small.storage.adaptive_embedding import AdaptiveEmbedding
+from keras_small.storage.sizes import byte_count
 from keras_small.survey.errors import layer_error
 
 _OF_OUTPUTS = (

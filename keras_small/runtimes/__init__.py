@@ -1,23 +1,10 @@
-"""Files of Keras models for other runtimes: ONNX, LiteRT, OpenVINO and SavedModels."""
+"""Files of Keras models for other runtimes: ONNX, LiteRT, OpenVINO and SavedModels.
 
+`keras_small.export` writes them. `file_costs` measures what a file costs where it runs,
+`file_outputs` runs it, and `file_sizes` counts its bytes.
+"""
+
+from keras_small.runtimes.exporting import file_sizes
 from keras_small.runtimes.file_costs import FileCosts, file_costs, file_outputs
-from keras_small.runtimes.files import (
-    export_file,
-    export_litert,
-    export_onnx,
-    export_openvino,
-    export_saved_model,
-    file_sizes,
-)
 
-__all__ = [
-    "FileCosts",
-    "export_file",
-    "export_litert",
-    "export_onnx",
-    "export_openvino",
-    "export_saved_model",
-    "file_costs",
-    "file_outputs",
-    "file_sizes",
-]
+__all__ = ["FileCosts", "file_costs", "file_outputs", "file_sizes"]

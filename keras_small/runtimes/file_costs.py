@@ -14,8 +14,9 @@ import keras
 import numpy as np
 
 from keras_small.runtimes.examples import example_of
-from keras_small.runtimes.files import file_sizes
-from keras_small.runtimes.running import Expected, runner
+from keras_small.runtimes.expected import Expected
+from keras_small.runtimes.exporting import file_sizes
+from keras_small.runtimes.trials import outputs_of
 from keras_tnattn.typing import Tensors
 from keras_tnattn_runtime.running import RUNNERS
 
@@ -32,8 +33,8 @@ class FileCosts:
         error: Relative error of its outputs, compared with those of the model.
         agreement: The share of the outputs whose largest number is at the same place as the
             model's; `None` if they have one number.
-        changes: The names of the matrices of integers that the file does not have as the model
-            stores them, with what it has in their place, and why.
+        changes: What the file has in place of matrices of integers, and why, by the paths of their
+            layers.
 
     Example:
         >>> costs = FileCosts("small.onnx", 1200, 30_000, 12.0, 40.0, error=0.0, agreement=1.0)
@@ -68,7 +69,7 @@ def file_costs(path: str | os.PathLike, model: keras.Model, example: Tensors = N
     """Measures a file in its runtime, in a process of its own, and compares it with its model.
 
     Args:
-        path: A file `.onnx`, `.tflite` or `.xml` of `export_file`.
+        path: A file `.onnx`, `.tflite` or `.xml` of `keras_small.export`.
         model: The model that it was written from.
         example: Inputs of the model. Default: two rows of random numbers; ids are 0 and 1.
 
@@ -85,17 +86,17 @@ def file_costs(path: str | os.PathLike, model: keras.Model, example: Tensors = N
         ```
     """
     path = str(path)
-    if Path(path).suffix not in RUNNERS:
+    if not Path(path).suffix or Path(path).suffix not in RUNNERS:
         raise ValueError(f"Expected a file .onnx, .tflite or .xml. Received: path={path}")
     example = example_of(model, example)
     measured = _measure(path, example)
     expected = Expected(lambda inputs: model(inputs, training=False), [example])
-    outputs = runner(path)(example)
+    outputs = outputs_of(path, [example])
     return FileCosts(
         path,
         sum(file_sizes(path).values()),
-        error=expected.error(lambda _: outputs),
-        agreement=expected.agreement(lambda _: outputs),
+        error=expected.error(outputs),
+        agreement=expected.agreement(outputs),
         **measured,
     )
 
@@ -115,13 +116,19 @@ def _measure(path: str, example: Any) -> dict[str, Any]:
 def file_outputs(path: str | os.PathLike) -> Callable[[Any], list[np.ndarray]]:
     """Returns a function from inputs of a model to the outputs of its file, run on one thread.
 
+    The file runs in this process.
+
     Args:
-        path: A file `.onnx`, `.tflite` or `.xml` of `export_file`. The function takes inputs with
-            the structure of those of the model.
+        path: A file `.onnx`, `.tflite` or `.xml` of `keras_small.export`.
+
+    Returns:
+        A function that takes inputs with the structure of those of the model, whatever the file
+        calls them, and returns a list of arrays.
 
     Example:
         ```python notest
         probabilities, = file_outputs("model.onnx")(inputs)
         ```
     """
-    return runner(str(path))
+    run = RUNNERS[Path(path).suffix](str(path))
+    return lambda inputs: run(keras.tree.flatten(inputs))

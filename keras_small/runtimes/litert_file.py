@@ -8,12 +8,18 @@ executes once.
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import keras
 import numpy as np
 
-from keras_small.runtimes.litert_kernels import Filter, filter_of
+from keras_small.runtimes.computation import Computation
+from keras_small.runtimes.expected import Expected, fewest_exact
+from keras_small.runtimes.litert_kernels import Filter, change_of, content_key, filter_of
+from keras_small.runtimes.recurrent import loops_without_lists
 from keras_small.runtimes.tracing import Traced, as_function, quiet, with_constants
+from keras_small.runtimes.trials import outputs_of
+from keras_small.storage.stand_ins import StoredMatrix
 
 # What LiteRT has no kernels for, and what is computed in place of it.
 WIDENED = {"float16": "float32", "uint16": "int32", "uint32": "int32", "bool": "bool"}
@@ -44,53 +50,138 @@ def _narrowest(array: np.ndarray) -> np.ndarray:
     return half if np.array_equal(half.astype("float32"), array) else array
 
 
-class LitertFile:
-    """The LiteRT file of a graph, of builtin operations only.
+def write(wanted: Computation, path: Path, max_error: float) -> dict[str, str]:
+    """Writes the file of a computation, whose exact form is checked.
 
-    The signature `serving_default` has the inputs and outputs of the model by name.
+    Layers restore their matrices, those with the largest errors first, until the error of the
+    others is within its bound.
+
+    Args:
+        wanted: What the file computes.
+        path: The file.
+        max_error: The relative error of the outputs that products with integers may cause.
+
+    Returns:
+        What the file has in place of matrices of integers, and why, by their names.
+    """
+    restored: dict[int, str] = {}
+    while True:
+        graph, examples = _traced(wanted, restored, max_error)
+        converted = LitertGraph(graph)
+        file = converted.file()
+        if file.unread:
+            reason = "floats: what reads it multiplies with floats only"
+            restored |= dict.fromkeys(_keys(graph, file.unread), reason)
+            continue
+        expected = Expected(wanted.function, examples)
+        exact = converted.file(exact=graph.matrices)
+        expected.check(outputs_of(exact.content, examples, ".tflite"))
+
+        def error_of(
+            exact: Collection[str],
+            converted: LitertGraph = converted,
+            expected: Expected = expected,
+        ) -> float:
+            content = converted.file(exact).content
+            return expected.error(outputs_of(content, expected.examples, ".tflite"))
+
+        spoiling = fewest_exact(list(graph.matrices), error_of, max_error)
+        if not spoiling:
+            path.write_bytes(file.content)
+            return graph.restored | change_of(graph.matrices, graph.matrix_names)
+        reason = "floats: the error would exceed its bound"
+        restored |= dict.fromkeys(_keys(graph, spoiling), reason)
+
+
+def _keys(graph: Traced, names: Collection[str]) -> set[int]:
+    return {content_key(graph.matrices[name]) for name in names}
+
+
+def _traced(
+    wanted: Computation, restored: Mapping[int, str], max_error: float
+) -> tuple[Traced, Sequence[Any]]:
+    """Returns a graph, and the examples for its file.
+
+    Args:
+        wanted: What the graph computes.
+        restored: Why matrices are restored, by what they contain.
+        max_error: The bound of the error; with 0 all matrices are restored.
     """
 
-    def __init__(self, model: Traced) -> None:
-        self._model = model
-        self._filters = {name: filter_of(matrix) for name, matrix in model.matrices.items()}
-        floats = {name: matrix.values() for name, matrix in model.matrices.items()}
-        ends = [*model.inputs, *model.computed, *model.weights, *model.outputs]
+    def why_not_held(matrix: StoredMatrix) -> str:
+        if max_error == 0:
+            return "floats: no error is allowed"
+        if filter_of(matrix) is None:
+            return "floats: a table, of which each call restores rows"
+        return restored.get(content_key(matrix), "")
+
+    with loops_without_lists(wanted.model):
+        graph = wanted.trace(why_not_held, stored_bytes, WIDENED)
+    if not graph.has_lists:
+        return graph, wanted.examples
+    # LiteRT's lists, in which other loops collect, have entries of one fixed size.
+    graph = wanted.trace(why_not_held, stored_bytes, WIDENED, batch=1)
+    return graph, [keras.tree.map_structure(lambda x: x[:1], x) for x in wanted.examples]
+
+
+class LitertFile(NamedTuple):
+    """A file.
+
+    Attributes:
+        content: Its bytes.
+        unread: The names of the matrices that are floats because no product reads them.
+    """
+
+    content: bytes
+    unread: frozenset[str]
+
+
+class LitertGraph:
+    """A converted graph of builtin operations, of which each choice of integers makes a file.
+
+    The signature `serving_default` of a file has the inputs and outputs of the model by name.
+    """
+
+    def __init__(self, traced: Traced) -> None:
+        self._traced = traced
+        self._filters = {name: filter_of(matrix) for name, matrix in traced.matrices.items()}
+        floats = {name: matrix.values() for name, matrix in traced.matrices.items()}
+        ends = [*traced.inputs, *traced.computed, *traced.weights, *traced.outputs]
         names = [name.partition(":")[0] for name in ends]
-        graph = _convertible(with_constants(model.graph, floats, names))
-        self._arguments = [*model.inputs, *model.computed, f"{ZERO}:0"]
+        graph = _convertible(with_constants(traced.graph, floats, names))
+        self._arguments = [*traced.inputs, *traced.computed, f"{ZERO}:0"]
         # As bytes, because each file changes what it is made from.
-        self._main = _convert(graph, self._arguments, model.outputs)
-        self._once = _convert(graph, [*model.weights], model.computed) if model.computed else b""
+        self._main = _convert(graph, self._arguments, traced.outputs)
+        self._once = b""
+        if traced.computed:
+            self._once = _convert(graph, [*traced.weights], traced.computed)
 
-    def write(self, path: str, exact: Collection[str] = ()) -> set[str]:
-        """Writes the file; in it the matrices of the names `exact` are floats.
-
-        Returns:
-            The names of the others that are floats, because no product reads them.
-        """
+    def file(self, exact: Collection[str] = ()) -> LitertFile:
+        """Returns the file in which the matrices of the names `exact` are floats."""
         import flatbuffers
         from ai_edge_litert import schema_py_generated as schema
 
-        model, file = self._model, schema.ModelT.InitFromPackedBuf(self._main, 0)
-        edit, main = _Edit(schema, file), file.subgraphs[0]
+        traced = self._traced
+        file = schema.ModelT.InitFromPackedBuf(self._main, 0)
+        edit = _Edit(schema, file)
+        main = file.subgraphs[0]
         places = dict(zip(self._arguments, map(int, main.inputs), strict=True))
         edit.bind(main, places[f"{ZERO}:0"], np.float32(0))
-        inputs = {name.partition(":")[0]: places[name] for name in model.inputs}
+        inputs = {name.partition(":")[0]: places[name] for name in traced.inputs}
         main.inputs = np.array(list(inputs.values()), "int32")
         filters = {name: form for name, form in self._filters.items() if name not in exact}
         # Bodies of loops are graphs of their own.
         unread = set.intersection(*(edit.multiply(graph, filters) for graph in file.subgraphs))
         edit.narrow(main)
-        if model.computed:
+        if traced.computed:
             first = schema.ModelT.InitFromPackedBuf(self._once, 0)
-            computed = [places[x] for x in model.computed]
-            edit.compute_once(first, list(model.weights.values()), computed)
-        outputs = dict(zip(model.output_names, map(int, main.outputs), strict=True))
-        edit.finish(inputs, outputs, not (model.computed or model.matrices))
+            computed = [places[x] for x in traced.computed]
+            edit.compute_once(first, list(traced.weights.values()), computed)
+        outputs = dict(zip(traced.output_names, map(int, main.outputs), strict=True))
+        edit.finish(inputs, outputs, not (traced.computed or traced.matrices))
         builder = flatbuffers.Builder(1024)
         builder.Finish(file.Pack(builder), b"TFL3")
-        Path(path).write_bytes(builder.Output())
-        return unread
+        return LitertFile(bytes(builder.Output()), frozenset(unread))
 
 
 def _convert(graph: Any, inputs: list[str], outputs: list[str]) -> bytes:

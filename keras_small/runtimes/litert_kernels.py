@@ -81,11 +81,18 @@ def filter_of(matrix: StoredMatrix) -> Filter | None:
     return Filter(floats, np.rint(floats / scales).astype("int8"), scales, 8)
 
 
-def change_of(matrices: Mapping[str, StoredMatrix]) -> dict[str, str]:
-    """Returns which matrices a file holds only once they are rounded again."""
+def change_of(
+    matrices: Mapping[str, StoredMatrix], shown: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Returns which matrices a file holds only once they are rounded again.
+
+    Args:
+        matrices: The matrices by name.
+        shown: What reports call them, by these names. Default: the names.
+    """
     forms = {name: filter_of(matrix) for name, matrix in matrices.items()}
     return {
-        name.partition(":")[0]: "rounded again, to 8 bits with a scale for each unit"
+        (shown or {}).get(name, name): "rounded again, to 8 bits with a scale for each unit"
         for name, form in forms.items()
         if form is not None and form.error > _EXACT
     }

@@ -19,6 +19,7 @@ stored as 4, those of 6 as 8. `DynamicQuantizeLSTM` has one scale for all rows a
 so that it takes only inputs and first states that weights bound, as those from a table.
 """
 
+import enum
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -66,6 +67,33 @@ def why_not_held(matrix: StoredMatrix) -> str:
     if matrix.axis == 1 and matrix.bits not in (4, 8):
         return f"floats: a table of {matrix.bits} bits, of which each call restores rows"
     return ""
+
+
+class Inputs(enum.Enum):
+    """What a product with integers does to its inputs."""
+
+    FLOATS = enum.auto()  # nothing: the product is exact
+    BY_ROW = enum.auto()  # rounds them to 8 bits, each row with a scale of its own
+    BY_CALL = enum.auto()  # rounds all rows of a call with one scale, which takes less time
+
+
+class Held(NamedTuple):
+    """How a file holds a matrix.
+
+    Attributes:
+        rounds: Whether a product with it rounds its inputs.
+        change: What the file has in place of the integers, and why; empty if it has them.
+    """
+
+    rounds: bool
+    change: str
+
+
+class _Written(NamedTuple):
+    """The output of an operation with integers, and whether these were rounded again."""
+
+    value: ir.Value
+    is_rounded_again: bool = False
 
 
 class _View(NamedTuple):
@@ -137,32 +165,26 @@ class MatrixWriter:
     """
 
     def __init__(self, graph: ir.Graph, weights: Sequence[ir.Value] = ()) -> None:
-        self.graph, self._weights = graph, set(weights)
-        self.restored: dict[str, str] = {}
-        self._is_rounded_again = self._shares_scale = False
+        self.graph = graph
+        self._weights = set(weights)
+        # Inputs divided by the largest number of each row, and these numbers, made once.
         self._rows: dict[tuple[Any, Any], tuple[ir.Value, ir.Value]] = {}
 
-    def write(
-        self,
-        value: ir.Value,
-        matrix: StoredMatrix,
-        rounds_inputs: bool = True,
-        shares_scale: bool = False,
-    ) -> bool:
+    def write(self, value: ir.Value, matrix: StoredMatrix, inputs: Inputs = Inputs.BY_ROW) -> Held:
         """Replaces the tensor that stands for a matrix by its integers.
 
-        With `shares_scale` all rows of a call are rounded with one scale, which takes less time.
-
-        Returns:
-            Whether a product rounds its inputs, as it may with `rounds_inputs`. Attribute
-            `restored` has the matrices that are restored when the file is loaded, with the reasons.
+        Args:
+            value: The tensor.
+            matrix: The matrix.
+            inputs: What its products may do to their inputs.
         """
-        rounds, reason = False, ""
-        self._is_rounded_again, self._shares_scale = False, shares_scale
+        rounds = is_rounded_again = False
+        reason = ""
         for node, position, view in uses_of(value, matrix):
+            new: _Written | str
             if node.op_type == "MatMul" and position == 1:
-                new = self._product(node, view, matrix, rounds_inputs)
-                rounds |= rounds_inputs and not isinstance(new, str)
+                new = self._product(node, view, matrix, inputs)
+                rounds |= inputs is not Inputs.FLOATS and not isinstance(new, str)
             elif node.op_type == "Gather" and position == 0:
                 new = self._lookup(node, view, matrix.bits)
             else:
@@ -170,14 +192,16 @@ class MatrixWriter:
             if isinstance(new, str):
                 reason = new
                 continue
-            new.type, new.shape = node.outputs[0].type, node.outputs[0].shape
-            node.outputs[0].replace_all_uses_with(new, replace_graph_outputs=True)
+            is_rounded_again |= new.is_rounded_again
+            output = node.outputs[0]
+            new.value.type = output.type
+            new.value.shape = output.shape
+            output.replace_all_uses_with(new.value, replace_graph_outputs=True)
             node.graph.remove(node, safe=True)
-        if reason or self._is_rounded_again:
-            self.restored[value.name or ""] = f"floats: {reason}" if reason else AGAIN
-            if value.uses():
-                value.replace_all_uses_with(self._restore(matrix))
-        return rounds
+        change = f"floats: {reason}" if reason else AGAIN if is_rounded_again else ""
+        if change and value.uses():
+            value.replace_all_uses_with(self._restore(matrix))
+        return Held(rounds, change)
 
     def constant(self, array: np.ndarray) -> ir.Value:
         """Adds a constant to the graph."""
@@ -260,9 +284,10 @@ class MatrixWriter:
         return self.add(node, "QuantizeLinear", columns, *vectors, axis=2), scales, zero
 
     def _product(
-        self, node: Any, view: _View, matrix: StoredMatrix, rounds_inputs: bool
-    ) -> ir.Value | str:
+        self, node: Any, view: _View, matrix: StoredMatrix, inputs: Inputs
+    ) -> _Written | str:
         """Writes `x W` with integers, or returns why not."""
+        rounds_inputs = inputs is not Inputs.FLOATS
         if self._is_of_weights(node.inputs[0]):
             return "a product of weights, which the runtime forms once"
         if view.numbers.ndim != 2:
@@ -273,12 +298,13 @@ class MatrixWriter:
             if bits == 8 and run == rows:
                 arrays = ((x.astype("int16") - 128).astype("int8") for x in (view[0], view[2][0]))
                 numbers, zeros = map(self.constant, arrays)
-                return self._by_column(node, numbers, view.scales[0], zeros)
+                return _Written(self._by_column(node, numbers, view.scales[0], zeros, inputs))
             is_slow = rows * columns < _BLOCKED or _block(run, rows) is None
             if (
                 is_slow or _are_steps(node.inputs[0])
             ) and matrix.axis == 0:  # the integers of a table are those of its lookups
-                return self._rounded_again(node, view, bits)
+                value = self._rounded_again(node, view, bits, inputs)
+                return _Written(value, is_rounded_again=True)
         block = _block(run, rows)
         if rows * columns < _BLOCKED:
             return f"faster below {_BLOCKED:,} weights"
@@ -293,7 +319,7 @@ class MatrixWriter:
             numbers = self._reshape(self.constant(packed), shape)
         else:
             numbers = self.constant(packed.reshape(shape))
-        return self.add(
+        product = self.add(
             node,
             "MatMulNBits",
             node.inputs[0],
@@ -307,13 +333,13 @@ class MatrixWriter:
             block_size=block,
             accuracy_level=_ROUNDED if rounds_inputs else _EXACT,
         )
+        return _Written(product)
 
-    def _rounded_again(self, node: Any, view: _View, bits: int) -> ir.Value:
+    def _rounded_again(self, node: Any, view: _View, bits: int, inputs: Inputs) -> ir.Value:
         """Writes `x W` with 8 bits, to which the runtime rounds integers when it loads the file.
 
         The runtime keeps what each operation makes until all is loaded, so that there are few.
         """
-        self._is_rounded_again = True
         floats = (view.numbers - view.zeros) * view.scales
         scales = np.maximum(np.abs(floats).max(axis=0), _TINY).astype("float32") / np.float32(127)
         (rows, columns), run = view.numbers.shape, _run_length(view, axis=0)
@@ -321,7 +347,7 @@ class MatrixWriter:
             zeros = self.constant(np.zeros(columns, "int8"))
             operands = (node.inputs[1], self.constant(scales), zeros)
             numbers = self.add(node, "QuantizeLinear", *operands, axis=1)
-            return self._by_column(node, numbers, scales, zeros)
+            return self._by_column(node, numbers, scales, zeros, inputs)
         groups = _View(*(array.reshape(-1, run, columns) for array in view))
         kind = ml_dtypes.uint4 if bits <= 4 else np.uint8
         integers, zeros = (
@@ -334,14 +360,21 @@ class MatrixWriter:
             "QuantizeLinear", centered, steps, axis=1, block_size=run, output_dtype=ir.DataType.INT8
         )
         numbers = self._reshape(numbers, (rows, columns))
-        return self._by_column(node, numbers, scales, self.constant(np.zeros(columns, "int8")))
+        zeros = self.constant(np.zeros(columns, "int8"))
+        return self._by_column(node, numbers, scales, zeros, inputs)
 
     def _by_column(
-        self, node: Any, numbers: ir.Value, scales: np.ndarray, zeros: ir.Value
+        self,
+        node: Any,
+        numbers: ir.Value,
+        scales: np.ndarray,
+        zeros: ir.Value,
+        inputs: Inputs,
     ) -> ir.Value:
-        x, key = node.inputs[0], (node.inputs[0], node.graph)
+        x = node.inputs[0]
+        key = (x, node.graph)
         parts = (numbers, self.constant(scales), zeros)
-        if self._shares_scale:
+        if inputs is Inputs.BY_CALL:
             return self.add(node, "DynamicQuantizeMatMul", x, *parts, domain="com.microsoft")
         if key not in self._rows:
             # One scale for all inputs is coarse. The largest number of each row becomes 1.
@@ -356,7 +389,7 @@ class MatrixWriter:
         product = self.add(node, "DynamicQuantizeMatMul", rows, *parts, domain="com.microsoft")
         return self.add(node, "Mul", product, size)
 
-    def _lookup(self, node: Any, view: _View, bits: int) -> ir.Value | str:
+    def _lookup(self, node: Any, view: _View, bits: int) -> _Written | str:
         """Writes a lookup of rows of integers, or returns why there is no operation for it."""
         axis = node.attributes.get_int("axis", 0)
         if view.numbers.ndim != 2 or axis != 0 or bits not in (4, 8):
@@ -380,9 +413,9 @@ class MatrixWriter:
         )
         width = view.numbers.shape[1]
         if width % (8 // bits) == 0:
-            return rows
+            return _Written(rows)
         ends = [self.constant(np.array([n])) for n in (0, width, -1)]
-        return self.add(node, "Slice", rows, *ends)
+        return _Written(self.add(node, "Slice", rows, *ends))
 
     def _restore(self, matrix: StoredMatrix) -> ir.Value:
         """Returns a matrix that the runtime restores when it loads the file."""

@@ -9,6 +9,7 @@ layer stores as integers is one input of the graph, as floats: a file says how i
 
 import contextlib
 import dataclasses
+import inspect
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,7 +42,8 @@ class Traced:
         computed: The names of the tensors that the rest of the graph reads of what is computed from
             the stored weights alone.
         matrices: The matrices of integers, by the names of the tensors that stand for them.
-        restored: Why layers restore other matrices of integers, by their names.
+        matrix_names: What reports call these matrices, by the names of these tensors.
+        restored: Why layers restore other matrices of integers, by what reports call them.
     """
 
     graph: Any
@@ -51,6 +53,7 @@ class Traced:
     weights: dict[str, np.ndarray]
     computed: list[str]
     matrices: dict[str, StoredMatrix]
+    matrix_names: dict[str, str]
     restored: dict[str, str]
 
     @property
@@ -71,6 +74,7 @@ def trace(
     stored_bytes: Callable[[np.ndarray], int] = lambda array: array.nbytes,
     widened: Mapping[str, str] | None = None,
     why_not_held: Callable[[StoredMatrix], str] = lambda matrix: "floats",
+    layer_names: Mapping[int, str] | None = None,
 ) -> Traced:
     """Traces a function of tensors, in the structure of `specs`, and of the variables of a model.
 
@@ -82,6 +86,7 @@ def trace(
         widened: The dtypes that the runtime does not compute with, and those to use instead.
         why_not_held: Says why a file does not hold the integers of a matrix, so that the layer
             restores it; nothing if a tensor stands for it. Default: it holds those of none.
+        layer_names: What reports call the layers, by their `id`. Default: their names.
     """
     import tensorflow as tf
 
@@ -90,14 +95,19 @@ def trace(
     widened = {"bfloat16": "float32", **(widened or {})}
     values = [_value(v, widened) for v in variables]
     output_names: list[str] = []
-    layers = flat_layers(model)
-    places, restored = [], {}
-    for layer in layers:
-        for name, matrix in stored_matrices(layer).items():
+    places = []
+    shown_names: list[str] = []
+    restored: dict[str, str] = {}
+    for layer in flat_layers(model):
+        of_layer = stored_matrices(layer)
+        layer_name = (layer_names or {}).get(id(layer), layer.name)
+        for name, matrix in of_layer.items():
+            shown = layer_name if len(of_layer) == 1 else f"{layer_name}/{name}"
             if reason := why_not_held(matrix):
-                restored[f"{layer.path}_{name}"] = reason
+                restored[shown] = reason
             else:
                 places.append((layer, name, matrix))
+                shown_names.append(shown)
     count = len(flat) + len(places)
     names = unique_names([x.name for x in flat] + [f"{x.path}_{name}" for x, name, _ in places])
 
@@ -117,7 +127,7 @@ def trace(
     kinds += [(x.shape, x.dtype) for x in values]
     names += [f"{_PREFIX}{n}" for n in range(len(values))]
     signature = [tf.TensorSpec(*kind, name) for kind, name in zip(kinds, names, strict=True)]
-    with quiet(), _without_functions():
+    with quiet(), _without_functions(), steps_as_rows(model):
         graph_function = tf.compat.v1.wrap_function(call, signature)
     whole = as_function(
         _with_plain_integers(_without_identity_n(graph_function.graph.as_graph_def())),
@@ -131,7 +141,7 @@ def trace(
     arguments = [x.name for x in main.inputs[: len(feeds)]]
     constants = dict(zip(arguments[count:], (value for _, value in folds), strict=False))
     ends = [x.op.name for x in [*main.inputs[: len(flat)], *main.outputs]]
-    matrices = zip(arguments[len(flat) : count], places, strict=True)
+    tensors = arguments[len(flat) : count]
     by_name = main.graph.get_tensor_by_name  # what no output depends on is left out
     return Traced(
         with_constants(main.graph.as_graph_def(), constants, ends),
@@ -140,7 +150,12 @@ def trace(
         output_names,
         dict(zip(arguments[count + len(folds) :], (values[n] for n in stored), strict=True)),
         computed,
-        {name: x for name, (_, _, x) in matrices if by_name(name).consumers()},
+        {
+            name: matrix
+            for name, (_, _, matrix) in zip(tensors, places, strict=True)
+            if by_name(name).consumers()
+        },
+        dict(zip(tensors, shown_names, strict=True)),
         restored,
     )
 
@@ -162,6 +177,51 @@ def rename_for_graphs(model: keras.Model) -> Iterator[None]:
     finally:
         for layer, name in names.items():
             layer.name = name
+
+
+@contextlib.contextmanager
+def steps_as_rows(model: keras.Model) -> Iterator[None]:
+    """Lets `TimeDistributed` layers compute all steps at once, as so many rows, for a while.
+
+    Keras calls the layer inside once for each step, or, where their number is free, in a map that
+    TensorFlow's graphs compute wrongly. A layer with states sees its steps one after another.
+    """
+    wrappers = [
+        layer
+        for layer in flat_layers(model)
+        if isinstance(layer, keras.layers.TimeDistributed)
+        and type(layer).call is keras.layers.TimeDistributed.call
+        and not any(getattr(inner, "stateful", False) for inner in flat_layers(layer))
+    ]
+    try:
+        for wrapper in wrappers:
+            wrapper.call = _rows_call(wrapper)
+        yield
+    finally:
+        for wrapper in wrappers:
+            del wrapper.call
+
+
+def _rows_call(wrapper: keras.layers.TimeDistributed) -> Callable[..., Any]:
+    layer = wrapper.layer
+    known = inspect.signature(layer.call).parameters
+
+    def call(inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+        options: dict[str, Any] = {}
+        if "mask" in known and mask is not None:
+            options["mask"] = _as_rows(mask)
+        if "training" in known:
+            options["training"] = training
+        outputs = layer.call(_as_rows(inputs), **options)
+        shape = keras.ops.shape(inputs)[:2]
+        return keras.ops.reshape(outputs, (*shape, *keras.ops.shape(outputs)[1:]))
+
+    return call
+
+
+def _as_rows(tensor: Any) -> Any:
+    """Makes rows `(B T, ...)` of steps `(B, T, ...)`."""
+    return keras.ops.reshape(tensor, (-1, *keras.ops.shape(tensor)[2:]))
 
 
 def as_function(graph: Any, inputs: Sequence[str], outputs: Sequence[str]) -> Any:

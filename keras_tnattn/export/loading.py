@@ -10,6 +10,8 @@ import numpy as np
 
 from keras_tnattn.export.signatures import CLASS_NAMES, versions_in
 from keras_tnattn.typing import Tensor
+from keras_tnattn_runtime.layout import portable_folder
+from keras_tnattn_runtime.saved_model import read_description
 
 
 class _Exported:
@@ -122,7 +124,7 @@ def load(path: str | os.PathLike) -> LoadedClassifier | LoadedTranslator:
     Raises:
         FileNotFoundError: If there is no exported model.
         ImportError: If it is a translator and TensorFlow Text is not installed.
-        ValueError: If it is neither a classifier nor a translator of text, or cannot be loaded.
+        ValueError: If it is neither a classifier nor a translator of text, or is damaged.
 
     Example:
         ```python notest
@@ -137,7 +139,9 @@ def load(path: str | os.PathLike) -> LoadedClassifier | LoadedTranslator:
     if not (path / "saved_model.pb").is_file():
         raise FileNotFoundError(
             f"Expected the folder of an exported model or of one version. Received: path={path}"
+            f"{_what_loads(path)}"
         )
+    read_description(path)  # checks the files
     takes, gives = _serving_names(path)
     if takes == {"text"}:
         if gives == {"label", "probabilities"} and (path / CLASS_NAMES).is_file():
@@ -150,6 +154,15 @@ def load(path: str | os.PathLike) -> LoadedClassifier | LoadedTranslator:
         f"{', '.join(sorted(takes)) or 'nothing'} to {', '.join(sorted(gives)) or 'nothing'}. "
         "Use tf.saved_model.load for other models"
     )
+
+
+def _what_loads(path: Path) -> str:
+    """Says what loads another file or folder, as the end of an error."""
+    if path.suffix == ".keras":
+        return f". Use keras.models.load_model({str(path)!r})"
+    if (portable := portable_folder(path)) is not None:
+        return f", an exported folder. Use keras_tnattn_runtime.reader.load({str(portable)!r})"
+    return ""
 
 
 def _serving_names(path: Path) -> tuple[set[str], set[str]]:

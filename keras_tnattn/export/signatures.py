@@ -1,5 +1,6 @@
 """Writes SavedModels of any signatures, as versions of a model."""
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -13,6 +14,7 @@ import keras
 from keras_tnattn.export.cards import technical
 from keras_tnattn.export.partial import partial_folder
 from keras_tnattn.typing import Tensor
+from keras_tnattn_runtime import reader
 from keras_tnattn_runtime.extras import installation
 from keras_tnattn_runtime.layout import MODEL_CARD, SIGNATURES
 from keras_tnattn_runtime.saved_model import read_metadata
@@ -20,10 +22,33 @@ from keras_tnattn_runtime.saved_model import read_metadata
 CLASS_NAMES = "assets.extra/class_names.json"
 
 
+@dataclasses.dataclass(frozen=True)
+class Signatures:
+    """The signatures of a model of texts, and what belongs to them.
+
+    Attributes:
+        functions: For each name a function from tensors to a dict of tensors, and the
+            `tf.TensorSpec` of its argument or a list of them.
+        layers: All models and layers that the functions call.
+        card: Entries of the model card: task, sizes, hints about the inputs.
+        extra_files: The content of further text files by their paths in a version.
+
+    Example:
+        >>> signatures = Signatures({}, [], {"task": "classify"})
+        >>> signatures.card["task"], signatures.extra_files
+        ('classify', {})
+    """
+
+    functions: Mapping[str, tuple[Callable[..., dict[str, Tensor]], Any]]
+    layers: Sequence[keras.layers.Layer]
+    card: Mapping[str, Any]
+    extra_files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
 def check_backend() -> None:
     """Raises a `RuntimeError` unless Keras runs on TensorFlow, whose graphs process the text.
 
-    The functions of `keras_small.runtimes.files` export numeric models on other backends.
+    `keras_small.export` exports numeric models on other backends, too.
 
     Example:
         >>> if keras.backend.backend() == "tensorflow":
@@ -104,9 +129,7 @@ def export_signatures(
         for name, (function, spec) in signatures.items():
             archive.add_endpoint(name, function, spec if isinstance(spec, list) else [spec])
         write_archive(archive, whole, signatures)
-        description = _description(whole)
-        (whole / SIGNATURES).parent.mkdir()
-        (whole / SIGNATURES).write_text(description, encoding="utf-8")
+        write_description(whole, read_metadata(whole))
         for name, content in (extra_files or {}).items():
             (whole / name).parent.mkdir(parents=True, exist_ok=True)
             if isinstance(content, Path):
@@ -153,11 +176,16 @@ def write_version(
                 version = next_version(folder)  # another export has taken this one
 
 
-def _description(path: Path) -> str:
-    """Returns what a server has to know of a SavedModel while it is not loaded."""
-    files = sorted(file for file in path.rglob("*") if file.is_file())
-    sizes = {file.relative_to(path).as_posix(): file.stat().st_size for file in files}
-    return json.dumps({"signatures": read_metadata(path), "files": sizes}) + "\n"
+def write_description(folder: Path, signatures: Mapping[str, Any]) -> None:
+    """Writes what a server has to know of a version while its SavedModel is not loaded.
+
+    These are its signatures, and the bytes and checksums of the files that are there by now.
+    """
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    described = {file.relative_to(folder).as_posix(): reader.describe_file(file) for file in files}
+    path = folder / SIGNATURES
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(reader.sealed({"signatures": signatures, "files": described}))
 
 
 def write_archive(archive: keras.export.ExportArchive, path: Path, names: Iterable[str]) -> None:

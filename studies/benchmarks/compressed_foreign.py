@@ -34,10 +34,10 @@ import foreign_networks
 import keras
 import numpy as np
 
-from keras_small import compress
+from keras_small import compress, export
 from keras_small.building.saving import file_bytes
-from keras_small.formats.candidates import byte_count
-from keras_small.runtimes import export_onnx
+from keras_small.runtimes.exporting import write_file
+from keras_small.storage.sizes import byte_count
 
 # For each network the function of its inputs and the rows of ours.
 NETWORKS = {
@@ -160,11 +160,11 @@ def onnx_rows(table, model, calibration, folder):
     from onnxruntime import quantization
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    path = export_onnx(model, folder / "model.onnx")
+    path = export(model, folder / "model.onnx")
     table.show("ONNX Runtime floats", onnx_call(path), path.stat().st_size)
     path, how = folder / "ours.onnx", {"formats": (), "for_runtime": "onnxruntime"}
     small = compress(model, bits=8, data=calibration, verbose=0, **how).model
-    export_onnx(small, path, part(calibration, 0, 8), max_error=0.1, data=calibration)
+    write_file(small, path, part(calibration, 0, 8), max_error=0.1, data=[calibration])
     table.show("ONNX, our integers", onnx_call(path), path.stat().st_size)
     path = folder / "model.onnx"
     quant_pre_process(str(path), str(folder / "prepared.onnx"), skip_symbolic_shape=True)

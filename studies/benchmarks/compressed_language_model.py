@@ -25,7 +25,7 @@ from texts import read_columns
 
 from keras_small import compress
 from keras_small.building.saving import file_bytes
-from keras_small.formats.candidates import byte_count
+from keras_small.storage.sizes import byte_count
 from keras_tnattn_train.language.config import LanguageConfig
 from keras_tnattn_train.language.corpus import PackedBatches, read_corpus
 from keras_tnattn_train.language.train import measure, train_language_model

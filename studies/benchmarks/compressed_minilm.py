@@ -33,7 +33,7 @@ from texts import mixed_texts, read_columns
 
 from keras_small import compress
 from keras_small.building.saving import file_bytes
-from keras_small.formats.candidates import byte_count
+from keras_small.storage.sizes import byte_count
 from keras_tnattn_train.data.foreign_models import fetch
 
 

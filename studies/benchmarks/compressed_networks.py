@@ -30,9 +30,8 @@ import numpy as np
 from sklearn.datasets import load_digits
 from texts import read_columns
 
-from keras_small import compress
-from keras_small.formats.candidates import byte_count
-from keras_small.runtimes import export_onnx
+from keras_small import compress, export
+from keras_small.storage.sizes import byte_count
 
 LENGTH, WORDS = 80, 8000
 # For each network the targets in floats and in integers; of floats some formats alone.
@@ -124,7 +123,7 @@ def onnx_files(model):
 
     with tempfile.TemporaryDirectory() as folder:
         path, small = Path(folder) / "model.onnx", Path(folder) / "int8.onnx"
-        export_onnx(model, path)
+        export(model, path)
         yield "ONNX Runtime floats", path
         quantize_dynamic(str(path), str(small), per_channel=True)
         yield "ONNX Runtime int8", small

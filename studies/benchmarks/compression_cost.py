@@ -132,7 +132,7 @@ def processor_seconds():
 def measure(name):
     """Prints what one case takes."""
     from keras_small import compress
-    from keras_small.formats.candidates import byte_count
+    from keras_small.storage.sizes import byte_count
 
     told = []
     log = logging.getLogger("keras_small")

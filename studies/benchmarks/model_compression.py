@@ -37,7 +37,7 @@ import numpy as np
 
 from keras_small import Data, Within, compress
 from keras_small.building.saving import file_bytes
-from keras_small.formats.candidates import byte_count
+from keras_small.storage.sizes import byte_count
 from keras_small.survey.inventory import places
 from keras_tnattn.layers import MaskedAveragePooling1D
 from keras_tnattn_train.classify.config import ClassifyConfig

@@ -7,14 +7,13 @@ import pytest
 import tensorflow as tf
 from translator_runs import make_run
 
-from keras_tnattn.export import export_translator
 from keras_tnattn.export.explaining import classifier_explanation, translator_explanation
 from keras_tnattn.models import text_classifier
 from keras_tnattn.search.beam_search import BeamSearch
 from keras_tnattn.text.reserved import RESERVED_PIECES
 from keras_tnattn.text.word_pieces import WordPieceTokenizer
 from keras_tnattn.text.words import split_words, word_vectorizer
-from keras_tnattn_train.exports.classifier import export_classifier
+from keras_tnattn_train.exports import Classifier, Translator, export
 from keras_tnattn_train.translate.explain import attention_outputs
 
 TEXTS = ["the cat sat", "a dog ran and the cat sat on zzz", ""]
@@ -40,7 +39,7 @@ def classifier(request, tmp_path_factory):
     )
     folder = tmp_path_factory.mktemp(request.param) / "pets"
     card = {"seed": 3, "sizes": {"rows": 7}}
-    path = export_classifier(model, vectorizer, ["cat", "dog"], folder, None, split_words, card)
+    path = export(Classifier(model, vectorizer, ["cat", "dog"], split_words, card), folder)
     return model, vectorizer, path
 
 
@@ -105,7 +104,7 @@ def test_the_card_holds_what_the_export_and_the_caller_know(classifier):
 def test_an_attention_without_scores_is_exported_without_explanation(tmp_path):
     vectorizer = word_vectorizer(TEXTS[:2], max_words=6)
     model = text_classifier(vectorizer.vocabulary_size(), 2, attention="tn", embedding_dim=4)
-    path = export_classifier(model, vectorizer, ["cat", "dog"], tmp_path / "m", None, split_words)
+    path = export(Classifier(model, vectorizer, ["cat", "dog"], split_words), tmp_path / "m")
     assert set(tf.saved_model.load(str(path)).signatures) == {"serving_default", "ids"}
 
 
@@ -114,7 +113,7 @@ def translator(tmp_path_factory):
     model, corpus = make_run(tmp_path_factory.mktemp("plga") / "run", "plga")
     tokenizers = corpus.tokenizers
     folder = tmp_path_factory.mktemp("saved") / "pt_en"
-    return model, tokenizers, export_translator(model, *tokenizers, folder, beam_size=2)
+    return model, tokenizers, export(Translator(model, *tokenizers, beam_size=2), folder)
 
 
 @pytest.mark.slow

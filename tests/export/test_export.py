@@ -10,9 +10,9 @@ from import_path import run_python
 
 from keras_tnattn import TensorizedSpectralAttention
 from keras_tnattn.export import class_names_file, export_signatures, load, next_version, signatures
+from keras_tnattn.export.classifiers import ignores_padding
 from keras_tnattn.text.words import split_words, word_vectorizer
-from keras_tnattn_train.exports.classifier import export_classifier
-from keras_tnattn_train.exports.portable import ignores_padding
+from keras_tnattn_train.exports import Classifier, Version, export
 
 tensorflow_only = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="only the TensorFlow backend exports"
@@ -32,7 +32,7 @@ def parts():
 
 @pytest.fixture(scope="module")
 def exported(parts, tmp_path_factory):
-    return export_classifier(*parts, NAMES, tmp_path_factory.mktemp("saved") / "pets")
+    return export(Classifier(*parts, NAMES), tmp_path_factory.mktemp("saved") / "pets")
 
 
 @tensorflow_only
@@ -78,16 +78,16 @@ def test_versions_count_up_and_are_never_changed(parts, tmp_path):
     for name, hours in ((".partial-1-old", 25), (".partial-1-new", 1)):
         (folder / name).mkdir(parents=True)
         os.utime(folder / name, (time.time() - 3600 * hours,) * 2)
-    assert export_classifier(*parts, NAMES, folder, version=9).name == "9"
-    assert export_classifier(*parts, NAMES, folder).name == "10"
+    assert export(Classifier(*parts, NAMES), folder, Version(9)).name == "9"
+    assert export(Classifier(*parts, NAMES), folder).name == "10"
     assert load(folder).path == folder / "10"
     assert load(folder / "9").path == folder / "9"
     with pytest.raises(FileExistsError, match="9 exists"):
-        export_classifier(*parts, NAMES, folder, version=9)
+        export(Classifier(*parts, NAMES), folder, Version(9))
     with pytest.raises(ValueError, match="version=0"):
-        export_classifier(*parts, NAMES, folder, version=0)
+        export(Classifier(*parts, NAMES), folder, Version(0))
     with pytest.raises(ValueError, match="2 class_names"):
-        export_classifier(*parts, NAMES[:2], folder)
+        export(Classifier(*parts, NAMES[:2]), folder)
     assert sorted(p.name for p in folder.iterdir()) == [".partial-1-new", "10", "9"]
 
 
@@ -115,13 +115,22 @@ def test_weights_are_stored_once_and_without_gradients(exported):
 def test_damaged_models_are_named(exported, tmp_path):
     with pytest.raises(FileNotFoundError, match="path="):
         load(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"keras\.models\.load_model"):
+        load(tmp_path / "model.keras")
     copy = tmp_path / "copy"
     shutil.copytree(exported, copy)
-    variables = copy / "variables" / "variables.index"
-    content = variables.read_bytes()
-    variables.write_bytes(content[: len(content) // 2])
-    with pytest.raises(ValueError, match=r"copy.*damaged.*Export the model again"):
-        load(copy)
+    for name in ("variables/variables.data-00000-of-00001", "saved_model.pb"):
+        content = (copy / name).read_bytes()
+        changed = bytearray(content)
+        changed[len(content) // 2] ^= 1  # of the same size
+        for damaged in (content[: len(content) // 2], changed):
+            (copy / name).write_bytes(damaged)
+            with pytest.raises(ValueError, match=rf"copy.*damaged.*{name}.*Export the model again"):
+                load(copy)
+        (copy / name).write_bytes(content)
+    assert load(copy).class_names == list(NAMES)
+    # Without a description TensorFlow finds what it can.
+    (copy / "assets.extra" / "signatures.json").unlink()
     graph = copy / "saved_model.pb"
     graph.write_bytes(graph.read_bytes()[:1000])
     with pytest.raises(ValueError, match=r"saved_model\.pb.*damaged"):
@@ -134,7 +143,7 @@ def test_a_failed_export_leaves_nothing(parts, tmp_path):
         raise RuntimeError("no ids today")
 
     with pytest.raises((RuntimeError, ValueError)):
-        export_classifier(parts[0], broken, NAMES, tmp_path / "pets")
+        export(Classifier(parts[0], broken, NAMES), tmp_path / "pets")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -164,7 +173,7 @@ def test_what_is_no_model_of_text_is_refused(parts, tmp_path):
 @pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="TensorFlow does export")
 def test_other_backends_say_how(parts, tmp_path):
     with pytest.raises(RuntimeError, match="KERAS_BACKEND=tensorflow"):
-        export_classifier(*parts, NAMES, tmp_path / "pets")
+        export(Classifier(*parts, NAMES), tmp_path / "pets")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -189,7 +198,7 @@ def test_texts_are_padded_as_little_as_the_model_allows(masked, tmp_path, capfd)
     embedding = next(x for x in model.layers if isinstance(x, keras.layers.Embedding))
     embedding.set_weights([1e4 * np.ones((6, 4)) + np.arange(24).reshape(6, 4)])
     model.layers[-1].set_weights([np.array([[1.0, -1.0]] * 4), np.zeros(2)])
-    folder = export_classifier(model, vectorizer, ["x", "y"], tmp_path)
+    folder = export(Classifier(model, vectorizer, ["x", "y"]), tmp_path)
     card = json.loads((folder / "assets.extra" / "model_card.json").read_text())
     assert card["inputs"]["text"] == {"by_length": masked}
     for texts, longest in ((["a b", "c a b d"], 4), ([" "], 1)):
@@ -221,7 +230,7 @@ def test_outputs_of_an_operation_keep_the_padding(tmp_path):
     masked = keras.layers.Dense(2)(keras.layers.GlobalAveragePooling1D()(x))
     columns = keras.ops.sum(keras.ops.ones_like(ids, "float32"), axis=1, keepdims=True)
     model = keras.Model(ids, keras.ops.softmax(masked + columns * np.array([[0.1, 0.0]])))
-    folder = export_classifier(model, vectorizer, ["x", "y"], tmp_path)
+    folder = export(Classifier(model, vectorizer, ["x", "y"]), tmp_path)
     card = json.loads((folder / "assets.extra" / "model_card.json").read_text())
     assert card["inputs"]["text"] == {"by_length": False}
 
@@ -234,7 +243,7 @@ def test_a_model_of_one_length_gets_all_its_padding(tmp_path):
     ids = keras.Input((12,), dtype="int32")
     x = keras.layers.Flatten()(keras.layers.Embedding(6, 4)(ids))
     model = keras.Model(ids, keras.layers.Dense(2, "softmax")(x))
-    folder = export_classifier(model, vectorizer, ["x", "y"], tmp_path)
+    folder = export(Classifier(model, vectorizer, ["x", "y"]), tmp_path)
     text = tf.constant(["a b", "c"])
     got = tf.saved_model.load(str(folder)).signatures["serving_default"](text=text)
     np.testing.assert_allclose(got["probabilities"], model(vectorizer(text)), rtol=1e-5)
@@ -246,11 +255,11 @@ def test_exports_at_the_same_time_get_versions_of_their_own(parts, tmp_path, mon
 
     def beside_another():
         monkeypatch.setattr(signatures, "technical", cards)
-        export_classifier(*parts, NAMES, folder)  # is complete before the one that began first
+        export(Classifier(*parts, NAMES), folder)  # is complete before the one that began first
         return cards()
 
     monkeypatch.setattr(signatures, "technical", beside_another)
-    path = export_classifier(*parts, NAMES, folder)
+    path = export(Classifier(*parts, NAMES), folder)
     assert path.name == "2"
     assert sorted(p.name for p in folder.iterdir()) == ["1", "2"]
     for version in "12":
@@ -265,7 +274,7 @@ def test_exports_at_the_same_time_get_versions_of_their_own(parts, tmp_path, mon
 
     monkeypatch.setattr(signatures, "technical", taken)
     with pytest.raises(FileExistsError, match="7 exists"):
-        export_classifier(*parts, NAMES, folder, version=7)
+        export(Classifier(*parts, NAMES), folder, Version(7))
 
 
 @tensorflow_only
@@ -280,7 +289,7 @@ def test_servers_pad_ids_only_where_padding_counts_nothing(masked, tmp_path):
     x = TensorizedSpectralAttention(1, name="attention")(x)
     x = keras.layers.GlobalAveragePooling1D()(x)
     model = keras.Model(ids, keras.layers.Dense(3, "softmax")(10 * x))
-    folder = export_classifier(model, vectorizer, NAMES, tmp_path, split_words=split_words)
+    folder = export(Classifier(model, vectorizer, NAMES, split_words), tmp_path)
     card = json.loads((folder / "assets.extra" / "model_card.json").read_text())
     assert ("padding" in card["inputs"]["ids"]) == masked
     # An explanation is one of what the other signatures compute.

@@ -6,9 +6,10 @@ import tensorflow as tf
 from import_path import run_python
 from translator_runs import make_run, small_translator
 
-from keras_tnattn.export import export_translator, load
+from keras_tnattn.export import load
 from keras_tnattn.search.beam_search import BeamSearch
 from keras_tnattn.text.reserved import END, PAD, START
+from keras_tnattn_train.exports import Translator, export
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.translate.explain import ExplainOptions, explain_run
 
@@ -28,7 +29,7 @@ def parts(request, tmp_path_factory):
 @pytest.fixture(scope="module")
 def exported(parts, tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved") / "pt_en"
-    path = export_translator(*parts, folder, beam_size=2, extra_tokens=5)
+    path = export(Translator(*parts, beam_size=2, extra_tokens=5), folder)
     assert path == folder / "1"
     return path
 
@@ -89,11 +90,11 @@ def test_a_single_text_is_refused(exported):
 def test_errors(parts, tmp_path):
     _, source, target = parts
     with pytest.raises(ValueError, match="beam_size=0"):
-        export_translator(*parts, tmp_path / "x", beam_size=0)
+        export(Translator(*parts, beam_size=0), tmp_path / "x")
     other = small_translator(source.vocabulary_size, target.vocabulary_size + 1)
     sizes = f"{source.vocabulary_size}, {target.vocabulary_size + 1}"
     with pytest.raises(ValueError, match=rf"\({sizes}\) pieces"):
-        export_translator(other, source, target, tmp_path / "x")
+        export(Translator(other, source, target), tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -101,7 +102,7 @@ def test_errors(parts, tmp_path):
 def test_attentions_without_scores_are_exported_and_explained(tmp_path):
     options = {"encoder_attention": "rgtn", "decoder_attention": "rgtn"}
     model, corpus = make_run(tmp_path / "run", "sdpa", **options)
-    path = export_translator(model, *corpus.tokenizers, tmp_path / "saved", extra_tokens=5)
+    path = export(Translator(model, *corpus.tokenizers, extra_tokens=5), tmp_path / "saved")
     explain = tf.saved_model.load(str(path)).signatures["explain"]
     texts = tf.constant(["Eu vi três gatos."]), tf.constant(["I saw three cats."])
     attention = explain(text=texts[0], translation=texts[1])["attention"]

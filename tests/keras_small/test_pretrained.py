@@ -1,10 +1,12 @@
 """The models that come with the package load on every backend and say what they are."""
 
+import io
 import json
 
 import keras
 import numpy as np
 import pytest
+from conformance import assert_same_arrays
 from import_path import run_python
 from sklearn.datasets import load_digits
 
@@ -69,9 +71,45 @@ def test_unknown_names_and_damaged_folders_are_refused(damage, tmp_path):
         keras_small.load(tmp_path)
 
 
-def test_a_coded_file_is_loaded(tmp_path, monkeypatch):
-    monkeypatch.setattr(pretrained, "load_model", lambda path: path)
-    assert keras_small.load(tmp_path / "a.tnz") == tmp_path / "a.tnz"
+def test_a_coded_file_is_loaded_by_its_path_or_open(tmp_path):
+    pytest.importorskip("constriction")
+    layers = [keras.Input((64,)), keras.layers.Dense(64), keras.layers.Dense(3)]
+    result = keras_small.compress(keras.Sequential(layers), bits=4, formats=(), verbose=0)
+    path = tmp_path / "a.tnz"
+    result.save(path)
+    with path.open("rb") as file:
+        opened = keras_small.load(file)
+    loaded = [keras_small.load(path), keras_small.load(str(path)), opened]
+    loaded.append(keras_small.load(io.BytesIO(path.read_bytes())))
+    for model in loaded:
+        assert_same_arrays(model.get_weights(), result.model.get_weights())
+    with pytest.raises(FileNotFoundError, match=r"none\.tnz"):
+        keras_small.load(tmp_path / "none.tnz")
+    with pytest.raises(ValueError, match="does not begin as one"):
+        keras_small.load(io.BytesIO(b"something else"))
+    with pytest.raises(TypeError, match="mode 'rb'"):
+        keras_small.load(io.StringIO("text"))
+
+
+@pytest.mark.parametrize(
+    ("file", "way"),
+    [
+        ("a.keras", r"Use keras\.models\.load_model\('.*a\.keras'\)"),
+        ("a.onnx", r"keras_small\.runtimes\.file_outputs"),
+        ("a/saved_model.pb", r"Use keras_tnattn\.export\.load"),
+        ("a/3/saved_model.pb", r"Use keras_tnattn\.export\.load"),
+        ("a/text.json", r"Use keras_tnattn_runtime\.reader\.load"),
+        ("a/config.json", "keras-tnattn predict"),
+        ("b", r"keras\.models\.load_model loads \.keras files"),
+    ],
+)
+def test_what_others_load_is_told(file, way, tmp_path):
+    path = tmp_path / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    named = path if path.parent == tmp_path else tmp_path / "a"
+    with pytest.raises(ValueError, match=f"Received: name='{named}'.*{way}"):
+        keras_small.load(named)
 
 
 def test_a_folder_of_ones_own(tmp_path):

@@ -17,11 +17,12 @@ from serving_servers import as_process, get, in_thread, post, wait_for
 
 from keras_tnattn.models import text_classifier
 from keras_tnattn.text.words import learn_words, split_words
+from keras_tnattn_runtime import reader
 from keras_tnattn_runtime.layout import ENGINES, SIGNATURES
 from keras_tnattn_serving.__main__ import main
 from keras_tnattn_serving.servable import LazyModel, Servable
 from keras_tnattn_serving.settings import Settings
-from keras_tnattn_train.exports.classifier import export_classifier
+from keras_tnattn_train.exports import Classifier, Version, export
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = ["A red fish!", "the blue bird flies, high", "", "\u0130STANBUL \u03a3\u0391\u03a3"]
@@ -36,9 +37,8 @@ def version(tmp_path_factory):
     model = text_classifier(words.vocabulary_size(), 3, "tsa", embedding_dim=8)
     folder = tmp_path_factory.mktemp("models") / "pets"
     names = ["fish", "bird", "\u00e7ity"]
-    return export_classifier(
-        model, words.layer(), names, folder, split_words=split_words, engines=tuple(MODULES)
-    )
+    task = Classifier(model, words.layer(), names, split_words)
+    return export(task, folder, Version(engines=tuple(MODULES)))
 
 
 def copied(version, folder):
@@ -84,7 +84,8 @@ def test_auto_serves_what_it_has(version, tmp_path, caplog):
     assert "model.onnx" in caplog.text
     assert "Copy the file again" in caplog.text
     text = path / ENGINES / "litert" / "text.json"
-    text.write_text(text.read_text("utf-8").replace('"format":1', '"format":99'), "utf-8")
+    content = reader.read_sealed(text)
+    text.write_bytes(reader.sealed({**content, "format": 99}))
     assert Servable(path, "auto").engine == "tensorflow"
     assert "version 99" in caplog.text
 
@@ -94,6 +95,16 @@ def test_an_engine_that_a_version_lacks_is_named(version, tmp_path):
     shutil.rmtree(path / ENGINES / "litert")
     with pytest.raises(ValueError, match=r"engines/litert.*--engine auto"):
         Servable(path, "litert")
+
+
+# What a message says of a file with another bit.
+DAMAGED = {
+    "variables/*.data-*": "Export the model again",
+    "saved_model.pb": "Export the model again",
+    "assets.extra/signatures.json": "Export the model again",
+    "assets.extra/engines/onnxruntime/model.onnx": "Copy it again",
+    "assets.extra/engines/onnxruntime/text.json": "Copy it again",
+}
 
 
 def test_bad_versions_have_one_line_and_the_old_one_serves(version, tmp_path, caplog):
@@ -110,20 +121,24 @@ def test_bad_versions_have_one_line_and_the_old_one_serves(version, tmp_path, ca
         for token, expected in ((int(largest[1]), 200), (int(largest[1]) + 1, 400)):
             ids = {"signature_name": "ids", "instances": [[2, token]]}
             assert post(f"{model}:predict", ids)[0] == expected
-        partial = shutil.copytree(version, tmp_path / "partial")
-        next(partial.glob("variables/*.data-*")).write_bytes(b"?")
-        partial.rename(tmp_path / "pets" / "2")
+        for number, (name, said) in enumerate(DAMAGED.items(), start=2):
+            partial = shutil.copytree(version, tmp_path / "partial")
+            file = next(partial.glob(name))
+            damaged = bytearray(file.read_bytes())
+            damaged[len(damaged) // 2] ^= 1  # of the size that is expected
+            file.write_bytes(damaged)
+            partial.rename(tmp_path / "pets" / str(number))
 
-        def failed():
-            versions = {x["version"]: x for x in get(model)[1]["model_version_status"]}
-            new = versions.get("2", {"state": ""})
-            return new["status"]["error_message"] if new["state"] == "END" else ""
+            def failed(number=str(number)):
+                versions = {x["version"]: x for x in get(model)[1]["model_version_status"]}
+                new = versions.get(number, {"state": ""})
+                return new["status"]["error_message"] if new["state"] == "END" else ""
 
-        wait_for(failed)
-        assert "Could not load" in failed()
-        assert "Export the model again" in failed()
-        assert "\n" not in failed()
-        assert post(f"{model}:predict", asked) == (200, answer)
+            wait_for(failed)
+            assert "damaged" in failed()
+            assert said in failed()
+            assert "\n" not in failed()
+            assert post(f"{model}:predict", asked) == (200, answer)
 
 
 # A server, asked once by the classifier's default signature and for all that is told about it.
@@ -180,14 +195,17 @@ def test_a_damaged_description_is_named(version, tmp_path):
     path = copied(version, tmp_path)
     file = path / SIGNATURES
     file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(ValueError, match=r"signatures\.json is damaged. Export the model again"):
+    with pytest.raises(ValueError, match=r"signatures\.json is damaged.* Export the model again"):
         Servable(path, "auto")
 
 
 def test_what_tensorflow_cannot_load_later_is_named_once_it_is_asked_for(version, tmp_path):
     path = copied(version, tmp_path)
     file = path / "saved_model.pb"
-    file.write_bytes(b"?" * file.stat().st_size)  # of the size that is expected
+    file.write_bytes(b"?" * 1000)  # of another version of TensorFlow, say
+    content = reader.read_sealed(path / SIGNATURES)
+    content["files"][file.name] = reader.describe_file(file)
+    (path / SIGNATURES).write_bytes(reader.sealed(content))
     with in_thread(tmp_path, engine="onnxruntime") as (url, _):
         model = f"{url}/v1/models/pets:predict"
         explain = {"signature_name": "explain", "inputs": TEXTS}

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from keras_tnattn.models import language_model
-from keras_tnattn_train.exports.language_model import export_language_model
+from keras_tnattn_train.exports import LanguageModel, Version, export
 from keras_tnattn_train.language.tokens import Tokens
 
 TOKENS = Tokens("characters", " abcdefghi")
@@ -27,5 +27,5 @@ def small_language_model(attention="sdpa", **options):
 
 def exported_language_model(folder, card=None):
     """Exports the small language model as a version in a folder, and returns its path."""
-    tokens = dataclasses.asdict(TOKENS)
-    return export_language_model(small_language_model(), tokens, folder, card=card)
+    task = LanguageModel(small_language_model(), dataclasses.asdict(TOKENS), card or {})
+    return export(task, folder, Version(engines=("onnxruntime",)))

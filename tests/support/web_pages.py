@@ -12,7 +12,7 @@ import threading
 
 import pytest
 
-from keras_tnattn_train.exports import web
+from keras_tnattn_train.exports import pages
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 OPTIONS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync")
@@ -23,7 +23,7 @@ needs_node = pytest.mark.skipif(not NODE, reason="needs Node.js")
 
 def in_node(folder, script, program, *data):
     """Runs a program with what a script of the page has; returns what it prints as JSON."""
-    shutil.copyfile(web._PAGE / script, folder / "page.mjs")
+    shutil.copyfile(pages._PAGE / script, folder / "page.mjs")
     (folder / "data.json").write_text(json.dumps(data), "utf-8")
     head = (
         "import * as page from './page.mjs'; import { readFileSync } from 'fs';"

@@ -1,5 +1,6 @@
 """A run and a file made small from the command line."""
 
+import dataclasses
 import importlib.util
 import io
 import itertools
@@ -20,12 +21,13 @@ from conformance import assert_same_arrays, relative_error
 from run_folders import assert_refused
 from translator_runs import make_run
 
-from keras_small import Data, Keeping, Promise, Smaller, Within, coding
+import keras_small
+from keras_small import Data, Keeping, Promise, Smaller, Within
 from keras_small.asked.renumbering import Renumbering
-from keras_small.formats.candidates import byte_count
 from keras_small.formats.runtime_tables import RUNTIMES
 from keras_small.runtimes import file_outputs
-from keras_small.runtimes import files as formats
+from keras_small.runtimes.forms import FORMS
+from keras_small.storage.sizes import byte_count
 from keras_tnattn.errors import cause_of
 from keras_tnattn_train import compress
 from keras_tnattn_train.classify.loading import ClassifierRun, thin_out
@@ -211,7 +213,7 @@ def test_a_file_needs_no_run(tmp_path, capsys):
         (exported,) = (tmp_path / "saved").iterdir()
         assert (exported / version / "saved_model.pb").is_file()
     small = keras.models.load_model(folder / "model.keras")
-    assert_same_arrays(coding.load_model(folder / "model.tnz").get_weights(), small.get_weights())
+    assert_same_arrays(keras_small.load(folder / "model.tnz").get_weights(), small.get_weights())
     for arguments, message in (
         ([str(tmp_path / "none.keras")], "which does not exist"),
         ([file, "--target", "1000"], "factor of at most"),
@@ -655,7 +657,7 @@ def test_one_output_tells_two_classes(activation):
 
 @pytest.mark.parametrize("runtime", ["litert", "openvino"])
 def test_a_small_model_is_written_for_a_runtime(runtime, tmp_path):
-    if keras.backend.backend() not in formats.BACKENDS["LiteRT"]:
+    if keras.backend.backend() not in FORMS[".tflite"].writers:
         pytest.skip("these files are written on TensorFlow")
     pytest.importorskip({"litert": "ai_edge_litert"}.get(runtime, runtime))
     keras.Sequential([keras.Input((16,)), keras.layers.Dense(64)]).save(tmp_path / "net.keras")
@@ -671,7 +673,7 @@ def test_a_small_model_is_written_for_a_runtime(runtime, tmp_path):
 
 def test_a_file_that_cannot_be_written_is_refused_at_once(tmp_path, monkeypatch, capsys):
     keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)]).save(tmp_path / "net.keras")
-    monkeypatch.setitem(formats.BACKENDS, "ONNX", ("torch",))
+    monkeypatch.setitem(FORMS, ".onnx", dataclasses.replace(FORMS[".onnx"], writers={"torch": ""}))
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     assert main([str(tmp_path / "net.keras"), "--bits", "8", "--export", "onnx"]) == 2
     error = capsys.readouterr().err

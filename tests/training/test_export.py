@@ -13,7 +13,7 @@ from translator_runs import make_run
 from keras_tnattn_runtime import reader
 from keras_tnattn_train import compress, export, predict
 from keras_tnattn_train.cli import main
-from keras_tnattn_train.exports import web
+from keras_tnattn_train.exports import pages
 from keras_tnattn_train.language import generate
 
 
@@ -111,7 +111,7 @@ def test_bad_input(run, tmp_path, capsys):
 @pytest.mark.slow
 def test_the_classifier_of_the_package_is_exported(tmp_path, capsys):
     folder, page, served = (tmp_path / name for name in ("onnx", "a page", "saved"))
-    for name in web._RUNTIME_FILES:
+    for name in pages._RUNTIME_FILES:
         (tmp_path / name).touch()
     options = ["--onnx", folder, "--saved-models", served, "--web", page]
     options = [str(x) for x in (*options, "--onnxruntime-web", tmp_path)]

@@ -218,11 +218,11 @@ def test_translations_of_a_run(translator, capsys):
 @tensorflow_only
 @pytest.mark.slow
 def test_translations_of_an_exported_model(translator, tmp_path, capsys):
-    from keras_tnattn.export import export_translator
+    from keras_tnattn_train.exports import Translator, export
 
     loaded = load_translator(translator)
     tokenizers = (loaded.source_tokenizer, loaded.target_tokenizer)
-    export_translator(loaded.model, *tokenizers, tmp_path / "saved")
+    export(Translator(loaded.model, *tokenizers), tmp_path / "saved")
     texts = ["Eu, vi um gatos.", "rios"]
     said = []
     for path in (translator, tmp_path / "saved"):

@@ -240,10 +240,10 @@ def _compress(args: CompressOptions) -> None:
         _check_max_drop(args)
     start_backend()  # takes seconds, so invalid input is reported first
     if args.export in FILES:
-        from keras_small.runtimes.files import check_form
+        from keras_small.runtimes.forms import form_of
 
         with input_errors((ImportError, RuntimeError)):
-            check_form(Path(FILES[args.export]))
+            form_of(Path(FILES[args.export]))
     from keras_tnattn_train.runs.saved_models import is_preset
 
     if path.is_dir() and not is_preset(path):
@@ -310,13 +310,13 @@ def _compress_file(path: Path, name: str, folder: Path, args: CompressOptions) -
         with _errors_of_export(folder), without_noise():
             result.export(folder / FILES[args.export])
     elif args.export:
-        from keras_small.runtimes import export_saved_model
+        from keras_small import export
         from keras_tnattn.export import next_version
 
         models = _export_folder(name, args)
         with _errors_of_export(models):
             version = models / str(next_version(models))
-            export_saved_model(result.model, version, _example(model, data))
+            export(result.model, version, _example(model, data))
         print(f"exported to {version}")
 
 
@@ -375,8 +375,11 @@ def _compress_run(path: Path, folder: Path, args: CompressOptions) -> None:
         )
     _compress_texts(command.load(path), path, folder, args)
     if args.export in FILES:
+        from keras_tnattn_train.exports import Portable, export
+
+        runtime = {"onnx": "onnxruntime", "litert": "litert"}[args.export]
         with _errors_of_export(folder), without_noise():
-            command.load(folder).export_portable(args.export, folder / args.export, None)
+            export(command.load(folder).task(), folder / args.export, Portable(runtime))
         print(f"exported to {folder / args.export}")
 
 

@@ -86,12 +86,21 @@ def _export(args: ExportOptions) -> None:
             raise InputError(f"Expected a new folder. Received: {folder}, which exists")
     start_backend()
     run: Any = command.load(path) if command else PackagedClassifier(args.run)
-    with input_errors((ImportError, FileNotFoundError, RuntimeError)):
+    with input_errors((ImportError, FileNotFoundError, RuntimeError, ValueError)):
+        from keras_tnattn_train.exports import Form, Page, Portable, check_form, export
+
+        forms: dict[str, Form] = {
+            "onnx": Portable("onnxruntime"),
+            "litert": Portable("litert"),
+            "web": Page(args.onnxruntime_web),
+        }
+        for kind in folders:
+            check_form(run.task(), forms[kind])
         if args.saved_models:
             print(f"exported to {run.export(Path(args.saved_models, args.run))}")
         for kind, folder in folders.items():
             with without_noise():
-                run.export_portable(kind, folder, args.onnxruntime_web)
+                export(run.task(), folder, forms[kind])
             print(f"wrote {folder}:")
             for file in sorted(folder.iterdir()):
                 print(f"{file.stat().st_size:>12,} bytes  {file.name}")

@@ -19,8 +19,9 @@ from keras import layers
 import keras_small
 from keras_small import compress, compressing
 from keras_small.building.saving import check_codable, save_model
-from keras_small.coding import arrays, files, load_model
+from keras_small.coding import arrays, files
 from keras_small.coding.archives import saved_files
+from keras_small.coding.files import load_model
 
 pytest.importorskip("constriction")
 RNG = np.random.default_rng(0)

@@ -6,8 +6,8 @@ import pytest
 from conformance import assert_same_arrays
 
 from keras_small.formats import FORMATS, candidates_for
-from keras_small.formats.candidates import byte_count
 from keras_small.storage.quantized_positions import QuantizedPositionEmbedding
+from keras_small.storage.sizes import byte_count
 from keras_small.survey.calibration import Statistics, observe
 from keras_small.survey.errors import layer_error
 from keras_small.survey.kinds import KINDS

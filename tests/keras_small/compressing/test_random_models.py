@@ -14,7 +14,7 @@ from compressing import outputs_of
 from conformance import assert_same_arrays, relative_error
 
 from keras_small import Data, compress
-from keras_small.formats.candidates import byte_count
+from keras_small.storage.sizes import byte_count
 
 COUNT = 200 if keras.backend.backend() == "tensorflow" else 60
 FOLDER = os.path.dirname(__file__)

@@ -12,7 +12,7 @@ from keras import ops
 from slow_cases import slow_but
 
 from keras_small import Data, Within
-from keras_small.formats.candidates import byte_count
+from keras_small.storage.sizes import byte_count
 
 L = keras.layers
 RNG = np.random.default_rng(0)

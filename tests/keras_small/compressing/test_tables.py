@@ -9,8 +9,8 @@ from slow_cases import slow_but
 import keras_tnattn
 from keras_small import compress
 from keras_small.formats import adaptive, candidates_for, tensor_train
-from keras_small.formats.candidates import byte_count
 from keras_small.storage import AdaptiveEmbedding
+from keras_small.storage.sizes import byte_count
 from keras_small.survey.calibration import Statistics
 from keras_small.survey.errors import direction_weights, row_weights, table_error
 

@@ -8,9 +8,10 @@ import keras
 import numpy as np
 import pytest
 from conformance import assert_same_arrays, relative_error
+from exported_files import run
 from slow_cases import slow_but
 
-from keras_small.runtimes import export_file, running
+from keras_small import export
 
 BACKEND = keras.backend.backend()
 if BACKEND != "tensorflow":
@@ -82,7 +83,7 @@ ORDERS = {
 def test_inputs_and_outputs_keep_the_order_of_the_model(name, form, tmp_path):
     pytest.importorskip(NEEDS.get(form, BACKEND))
     model = ORDERS[name]()
-    path = str(export_file(model, tmp_path / f"model{SUFFIXES.get(form, '')}"))
+    path = str(export(model, tmp_path / f"model{SUFFIXES.get(form, '')}"))
     rng = np.random.default_rng(1)
     example = [
         rng.integers(0, 9, (5, 3)) if x.dtype == "int32" else rng.normal(size=(5, x.shape[1]))
@@ -91,11 +92,7 @@ def test_inputs_and_outputs_keep_the_order_of_the_model(name, form, tmp_path):
     example = [x.astype(y.dtype) for x, y in zip(example, model.inputs, strict=True)]
     inputs = keras.tree.pack_sequence_as(model.input, example)
     expected = model(inputs)
-    if form == "SavedModel":
-        outputs = running.run_saved_model(path, inputs)
-    else:
-        outputs = running.runner(path)(example)
-    assert_same_arrays(outputs, keras.tree.flatten(expected), atol=1e-5)
+    assert_same_arrays(run(path, inputs), keras.tree.flatten(expected), atol=1e-5)
 
 
 def test_names_of_layers_that_graphs_refuse(tmp_path):
@@ -103,13 +100,13 @@ def test_names_of_layers_that_graphs_refuse(tmp_path):
     x = keras.Input((3,), name="in put")
     parts = layers.Dense(2, name="_d:d")(layers.Dense(2, name="class scores")(x))
     model = keras.Model(x, parts, name="_my model")
-    path = export_file(model, tmp_path / "model.onnx", example := np.eye(3, dtype="float32"))
-    (got,) = running.run_file(path, example)
+    path = export(model, tmp_path / "model.onnx", example := np.eye(3, dtype="float32"))
+    (got,) = run(path, example)
     np.testing.assert_allclose(got, model(example), atol=1e-5)
     names = ["_my model", "in put", "class scores", "_d:d"]
     assert [x.name for x in (model, *model.layers)] == names
     with pytest.raises(RuntimeError, match=r"scope name.*Name layers by letters, digits"):
-        export_file(model, tmp_path / "model")
+        export(model, tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
 
@@ -156,15 +153,15 @@ def test_models_of_words_are_saved_whole_or_told_where_to_cut(name, tmp_path):
     pytest.importorskip("onnxruntime")
     model, layer, example = TEXTS[name]()
     for given in (None, example):
-        export_file(model, tmp_path / f"saved_{given is None}", given)
+        export(model, tmp_path / f"saved_{given is None}", given)
     for form, suffix in SUFFIXES.items():
         pytest.importorskip(NEEDS[form])
         with pytest.raises(ValueError, match=rf"export keras\.Model.*{layer}") as raised:
-            export_file(model, tmp_path / f"model{suffix}", example)
+            export(model, tmp_path / f"model{suffix}", example)
     # The sentence has the model that can be exported.
     code = str(raised.value).partition("export ")[2].partition(". Received")[0]
     rest = eval(code, {"keras": keras, "model": model})
-    assert export_file(rest, tmp_path / "rest.onnx").exists()
+    assert export(rest, tmp_path / "rest.onnx").exists()
     assert {x.name for x in tmp_path.iterdir()} == {"saved_True", "saved_False", "rest.onnx"}
 
 
@@ -207,7 +204,7 @@ def test_models_of_half_floats(make, policy, form, tmp_path):
         model = make()
     finally:
         keras.config.set_dtype_policy(before)
-    path = export_file(model, tmp_path / f"model{form}")
+    path = export(model, tmp_path / f"model{form}")
     assert model.layers[-2].compute_dtype == policy.removeprefix("mixed_")
     # Half floats take two bytes in these files, too.
     if policy == "float16" and form in (".onnx", ".tflite"):
@@ -222,11 +219,11 @@ def test_float64_is_a_right_file_or_names_the_way_out(form, tmp_path, caplog):
     conv = layers.Conv2D(4, 3, dtype="float64", name="wide")
     path = tmp_path / f"model{form}"
     if form == ".xml":
-        assert export_file(keras.Model(inputs, conv(inputs)), path).exists()  # compares the outputs
+        assert export(keras.Model(inputs, conv(inputs)), path).exists()  # compares the outputs
         assert not caplog.records
         return
     with pytest.raises(RuntimeError, match=r"dtype='float32'.*wide of float64"):
-        export_file(keras.Model(inputs, conv(inputs)), path)
+        export(keras.Model(inputs, conv(inputs)), path)
     assert not path.exists()
 
 
@@ -250,9 +247,48 @@ def test_the_quantizer_of_others_reads_float_files(tmp_path):
     # The ones of a new normalization are integers in the file.
     parts = [layers.Dense(512, "relu"), layers.LayerNormalization(), layers.Dense(8)]
     model = keras.Sequential([keras.Input((64,)), *parts])
-    path, small = export_file(model, tmp_path / "model.tflite"), tmp_path / "small.tflite"
+    path, small = export(model, tmp_path / "model.tflite"), tmp_path / "small.tflite"
     subprocess.run([python, "-c", QUANTIZE, path, small], check=True)
     assert small.stat().st_size < path.stat().st_size / 3
     example = np.random.default_rng(0).normal(size=(4, 64)).astype("float32")
-    (got,), expected = running.run_file(str(small), example), model.predict(example, verbose=0)
+    (got,), expected = run(small, example), model.predict(example, verbose=0)
     assert relative_error(got, expected) < 0.03
+
+
+def several_layers():
+    return keras.Sequential([keras.Input((4, 6)), layers.LayerNormalization(), layers.Flatten()])
+
+
+STEPS = {
+    "dense": ((None, 6), lambda: layers.Dense(5)),
+    "mean": ((None, 4, 6), layers.GlobalAveragePooling1D),  # of what is not masked
+    "convolution": ((None, 7, 7, 2), lambda: layers.Conv2D(3, 3, strides=2)),
+    "several layers": ((None, 4, 6), several_layers),
+    "steps of known number": ((3, 6), lambda: layers.Dense(2)),
+    "recurrent": ((None, 4, 6), lambda: layers.LSTM(4)),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        *itertools.product(["dense", "convolution"], SUFFIXES.values()),
+        *((name, ".onnx") for name in list(STEPS)[2:]),
+        ("dense", ""),
+    ],
+)
+def test_layers_see_any_number_of_steps_of_any_number_of_rows(name, form, tmp_path):
+    for module in NEEDS.values():
+        pytest.importorskip(module)
+    shape, layer = STEPS[name]
+    inputs = keras.Input(shape)
+    masked = layers.Masking()(inputs) if name in ("dense", "mean") else inputs
+    model = keras.Model(inputs, layers.TimeDistributed(layer())(masked))
+    path = export(model, tmp_path / f"model{form}")
+    for rows, steps in ((2, 9), (4, 5)):
+        sizes = [rows, *(steps if size is None else size for size in shape)]
+        example = np.random.default_rng(0).normal(size=sizes).astype("float32")
+        example[(0, -1, 0) if name == "mean" else (0, -1)] = 0  # masked
+        expected = [keras.ops.convert_to_numpy(model(example))]
+        assert_same_arrays(run(path, example), expected, atol=1e-5)
+    assert "call" not in vars(model.layers[-1])

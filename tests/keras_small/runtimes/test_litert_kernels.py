@@ -4,13 +4,13 @@ import keras
 import numpy as np
 import pytest
 from conformance import relative_error
+from exported_files import run
 from slow_cases import slow_but
 
 pytest.importorskip("ai_edge_litert")
 from ai_edge_litert import schema_py_generated as schema
 
-from keras_small import compress
-from keras_small.runtimes import export_litert, running
+from keras_small import compress, export
 from keras_small.runtimes.litert_kernels import change_of, filter_of
 from keras_small.runtimes.tracing import flat_layers
 from keras_small.storage.quantized import quantized_layer
@@ -62,10 +62,10 @@ def dense(bits, group=32, symmetric=True):
 )
 def test_products_read_integers(model, kind, tmp_path):
     model = model()
-    path = export_litert(model, tmp_path / "model.tflite")
+    path = export(model, tmp_path / "model.tflite")
     assert filters_of(path) == [kind] * 2
     x = RNG.normal(size=(7, 64)).astype("float32")
-    (got,) = running.run_file(str(path), x)
+    (got,) = run(path, x)
     assert relative_error(got, model.predict(x, verbose=0)) < 0.015
 
 
@@ -82,10 +82,10 @@ def test_convolutions_with_folded_normalizations_and_attention(tmp_path):
     for weight in normalization.weights:
         sign = 1 if "variance" in weight.name else RNG.choice([-1, 1], weight.shape)
         weight.assign(sign * RNG.uniform(0.5, 2, weight.shape))
-    path = export_litert(model, tmp_path / "model.tflite")
+    path = export(model, tmp_path / "model.tflite")
     assert filters_of(path) == [("int8", False)] * 2
     example = RNG.normal(size=(3, 12, 12, 8)).astype("float32")
-    (got,) = running.run_file(str(path), example)
+    (got,) = run(path, example)
     assert relative_error(got, model.predict(example, verbose=0)) < 0.015
 
 
@@ -94,13 +94,13 @@ def test_layers_are_restored_until_the_error_is_within_its_bound(tmp_path):
     x = RNG.normal(size=(4, 64)).astype("float32")
     expected, bound = model.predict(x, verbose=0), 1.0
     for count in (2, 1, 0):  # those of products with restored matrices are no constants
-        path = export_litert(model, tmp_path / f"{count}.tflite", x, max_error=bound)
+        path = export(model, tmp_path / f"{count}.tflite", x, max_error=bound)
         assert len(filters_of(path)) == count
-        error = relative_error(running.run_file(str(path), x)[0], expected)
+        error = relative_error(run(path, x)[0], expected)
         assert error <= bound
         bound = 0.9 * error
     assert error < 1e-5
-    path = export_litert(model, tmp_path / "exact.tflite", x, max_error=0)
+    path = export(model, tmp_path / "exact.tflite", x, max_error=0)
     assert not filters_of(path)
 
 
@@ -117,7 +117,7 @@ class Growing(layers.Layer):
 def test_a_file_must_compute_the_same_but_for_its_integers(tmp_path):
     model = keras.Sequential([keras.Input((64,)), *dense(8, 96).layers, Growing()])
     with pytest.raises(RuntimeError, match="something else"):
-        export_litert(model, tmp_path / "model.tflite")
+        export(model, tmp_path / "model.tflite")
     assert not list(tmp_path.iterdir())
 
 
@@ -141,17 +141,17 @@ def test_compress_rounds_for_litert(bits, tmp_path):
     model = keras.Sequential([keras.Input((256,)), *parts])
     data = RNG.normal(size=(64, 256)).astype("float32")
     small = compress(model, bits=bits, data=data, for_runtime="litert", verbose=0).model
-    path = export_litert(small, tmp_path / "model.tflite", data)
+    path = export(small, tmp_path / "model.tflite", data)
     assert filters_of(path) == [("int4", True) if bits == 4 else ("int8", False)] * 2
     matrices = [matrix for x in flat_layers(small) for matrix in stored_matrices(x).values()]
     assert len(matrices) == 4
     assert not change_of({str(n): matrix for n, matrix in enumerate(matrices)})
-    (got,) = running.run_file(str(path), data)
+    (got,) = run(path, data)
     assert relative_error(got, small.predict(data, verbose=0)) < 0.015
 
 
 def test_kernels_that_keras_quantized_keep_their_bytes(tmp_path):
     model = keras.Sequential([keras.Input((256,)), layers.Dense(512), layers.Dense(256)])
     model.quantize("int8")
-    path = export_litert(model, tmp_path / "model.tflite")
+    path = export(model, tmp_path / "model.tflite")
     assert path.stat().st_size < model.count_params() + 10_000

@@ -1,19 +1,24 @@
 """ONNX files whose convolutions compute with integers. The oracles are the models in floats."""
 
 import collections
+import dataclasses
 
 import keras
 import numpy as np
 import pytest
 from conformance import relative_error
+from exported_files import run
 
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
 
 from keras_small import compress  # noqa: E402
-from keras_small.runtimes import files as formats  # noqa: E402
-from keras_small.runtimes import onnx_file, running  # noqa: E402
+from keras_small.runtimes import exporting, onnx_plan  # noqa: E402
+from keras_small.runtimes.computation import Computation  # noqa: E402
+from keras_small.runtimes.examples import specs_of  # noqa: E402
 from keras_small.runtimes.onnx_convolutions import range_of  # noqa: E402
+from keras_small.runtimes.onnx_file import OnnxGraph  # noqa: E402
+from keras_small.runtimes.onnx_kernels import why_not_held  # noqa: E402
 
 layers = keras.layers
 RNG = np.random.default_rng(0)
@@ -25,7 +30,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def integers_are_fast(monkeypatch):
-    monkeypatch.setattr(onnx_file, "is_fast", lambda *_: True)
+    monkeypatch.setattr(onnx_plan, "is_fast", lambda *_: True)
 
 
 def normalized(x):
@@ -63,7 +68,7 @@ IDS = RNG.integers(0, 20, (24, 10)).astype("int32")
 
 def written(model, path, data, max_error):
     """Returns what changed, the error, the operations that run, and the file."""
-    changes = formats.write_file(model, path, data[:8], max_error=max_error, data=[data])
+    changes = exporting.write_file(model, path, data[:8], max_error=max_error, data=[data])
     options = ort.SessionOptions()
     options.log_severity_level, options.optimized_model_filepath = 3, f"{path}.run"
     session = ort.InferenceSession(str(path), options)
@@ -127,37 +132,34 @@ def test_integers_of_kernels_change_no_mean(tmp_path):
     model = keras.Model(inputs, layers.Conv2D(6, 3, groups=2)(x))
     images = IMAGES + np.float32([9, -9, 9])
     options = {"max_error": 1.0, "data": [images]}
-    formats.write_file(model, tmp_path / "x.onnx", images[:2], **options)
-    (outputs,) = running.runner(str(tmp_path / "x.onnx"))([images])
+    exporting.write_file(model, tmp_path / "x.onnx", images[:2], **options)
+    (outputs,) = run(tmp_path / "x.onnx", images)
     expected = np.asarray(model(images))
     change, size = outputs.mean(axis=(0, 1, 2)) - expected.mean(axis=(0, 1, 2)), expected.std()
     assert np.abs(change).max() < 0.002 * size
 
 
-def test_one_of_them_can_stay_in_floats(tmp_path, monkeypatch):
+def test_one_of_them_can_stay_in_floats(tmp_path):
     # ONNX Runtime makes integers of a kernel of floats between integers.
-    counts = {}
-
-    def write_each(names, write, *_):
-        for name in names:
-            write({name})
-            path = write.args[0]
-            options = ort.SessionOptions()
-            options.optimized_model_filepath = f"{path}.run"
-            ort.InferenceSession(path, options)
-            nodes = onnx.load(f"{path}.run").graph.node
-            counts[name] = collections.Counter(x.op_type for x in nodes)["QLinearConv"]
-        return set()
-
-    monkeypatch.setattr(formats, "exact_names", write_each)
-    written(mobile(), tmp_path / "x.onnx", IMAGES, 1.0)
-    assert list(counts.values()) == [4] * 5
+    model = mobile()
+    specs = specs_of(model, IMAGES)
+    wanted = Computation(model, lambda x: model(x, training=False), specs, [IMAGES], [IMAGES])
+    graph = OnnxGraph(wanted.trace(why_not_held=why_not_held))
+    plan = onnx_plan.choose_plan(graph, wanted, wanted.expected_outputs(), 1.0)
+    assert (len(plan.convolutions), plan.exact) == (5, frozenset())
+    for name in plan.convolutions:
+        content = graph.file(dataclasses.replace(plan, exact=frozenset([name]))).content
+        options = ort.SessionOptions()
+        options.optimized_model_filepath = str(tmp_path / "run.onnx")
+        ort.InferenceSession(content, options)
+        nodes = onnx.load(tmp_path / "run.onnx").graph.node
+        assert collections.Counter(x.op_type for x in nodes)["QLinearConv"] == 4
 
 
 @pytest.mark.parametrize("then_slow", [False, True])
 def test_slow_integers_stay_in_floats(then_slow, tmp_path, monkeypatch):
     answers = iter([then_slow, False])  # the second one if some do not stay in floats
-    monkeypatch.setattr(onnx_file, "is_fast", lambda *_: next(answers))
+    monkeypatch.setattr(onnx_plan, "is_fast", lambda *_: next(answers))
     bound = 0.004 if then_slow else 1.0
     changes, error, counts, _ = written(words(), tmp_path / "x.onnx", IDS, bound)
     assert list(answers) == [False] * (not then_slow)

@@ -51,7 +51,8 @@ def run(matrix, nodes_of, inputs, exact=False):
     output.name, output.type = "y", ir.TensorType(ir.DataType.FLOAT)
     opsets = {"": 21, "com.microsoft": 1}
     graph = ir.Graph([x, w], [output], nodes=nodes, opset_imports=opsets, name="graph")
-    rounds = onnx_kernels.MatrixWriter(graph, [w]).write(w, matrix, not exact)
+    rows = onnx_kernels.Inputs.FLOATS if exact else onnx_kernels.Inputs.BY_ROW
+    rounds = onnx_kernels.MatrixWriter(graph, [w]).write(w, matrix, rows).rounds
     del graph.inputs[1:]
     graph.outputs[0].name = "y"
     graph.sort()
@@ -204,3 +205,33 @@ def test_others_are_restored_when_a_file_is_loaded(bits, axis):
     kernel_values = values.reshape(3, 3, 5, 7)
     expected = np.einsum("bcxyij,ijcf->bfxy", windows.astype("float64"), kernel_values)
     assert relative_error(output, expected) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("scales", "length"),
+    [
+        ([1, 1, 1, 1, 2, 2, 3, 3], 2),  # the first two groups share a scale
+        ([1, 1, 1, 1, 2, 2], 4),  # the last block is not full
+        ([1, 1, 1, 2, 2, 2, 3, 3, 3], 3),
+        ([1, 1, 2, 2, 2, 3, 3], 1),
+        ([5, 5, 5], 3),
+    ],
+)
+def test_runs_divide_all_changes_of_scales(scales, length):
+    scales = np.float32(scales)
+    view = onnx_kernels._View(*(x[:, None] for x in (scales, scales, np.zeros_like(scales))))
+    assert onnx_kernels._run_length(view, axis=0) == length
+
+
+@pytest.mark.parametrize("states", ["none", "of weights", "of inputs"])
+@pytest.mark.parametrize("op", ["LSTM", "GRU"])
+def test_first_states_bound_what_a_recurrent_layer_computes(op, states):
+    float32 = ir.TensorType(ir.DataType.FLOAT)
+    x, w, first = (ir.Value(name=name, type=float32) for name in ("x", "w", "first"))
+    state = {"none": None, "of weights": w, "of inputs": first}[states]
+    node = ir.Node("", op, [x, w, w, None, None, state, state if op == "LSTM" else None])
+    moved = ir.node("Identity", [node.outputs[0]])
+    graph = ir.Graph([x, first, w], moved.outputs, nodes=[node, moved])
+    writer = onnx_kernels.MatrixWriter(graph, [w])
+    assert writer._is_bounded(moved.outputs[0]) == (states != "of inputs")
+    assert not writer._is_bounded(x)

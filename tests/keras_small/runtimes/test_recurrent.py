@@ -12,10 +12,11 @@ pytest.importorskip("ai_edge_litert")
 import onnx
 from ai_edge_litert import schema_py_generated as schema
 from conformance import assert_same_arrays, relative_error, to_numpy
+from exported_files import run
 from slow_cases import slow_but
 
-from keras_small.runtimes import export_litert, export_onnx, running
-from keras_small.runtimes.files import write_file
+from keras_small import export
+from keras_small.runtimes.exporting import write_file
 from keras_small.storage.low_rank_cells import LOW_RANK_CELLS
 from keras_small.storage.quantized import quantized_layer
 from keras_small.storage.recurrent import on_other_cells
@@ -61,20 +62,19 @@ def test_loops_are_one_operation_or_take_any_number_of_rows(layer, masks, operat
     model = keras.Model(ids, layer()(layers.Embedding(50, 12, mask_zero=masks)(ids)))
     for weight in model.weights:
         weight.assign(weight + 0.1 * RNG.normal(size=weight.shape))
-    path = str(export_onnx(model, tmp_path / "model.onnx", IDS))
+    path = str(export(model, tmp_path / "model.onnx", IDS))
     counts = collections.Counter(node.op_type for node in onnx.load(path).graph.node)
     assert {name: counts[name] for name in ("LSTM", "GRU", "Loop") if counts[name]} == operations
-    small = str(export_litert(model, tmp_path / "model.tflite", IDS))
+    small = str(export(model, tmp_path / "model.tflite", IDS))
     file = schema.ModelT.InitFromPackedBuf(Path(small).read_bytes(), 0)
     types = [x.type for graph in file.subgraphs[1:] for x in graph.tensors]
     is_of_integers = type(getattr(model.layers[-1], "cell", None)).__name__.startswith("Quantized")
     assert types.count(schema.TensorType.INT8) == 2 * is_of_integers
-    run = running.runner(small)
     for example in (IDS, np.tile(IDS[:, :7], (2, 1))):
         expected = keras.tree.flatten(model(example))
         for outputs, bound in (
-            (running.run_file(path, example), 1e-5),
-            (run([example]), 0.02 if is_of_integers else 1e-5),
+            (run(path, example), 1e-5),
+            (run(small, example), 0.02 if is_of_integers else 1e-5),
         ):
             assert_same_arrays(outputs, to_numpy(expected), atol=bound)
 
@@ -113,10 +113,10 @@ def test_large_lstms_of_integers_multiply_with_integers(ranks, units, inputs_are
 
     def error_within(max_error):
         path = str(tmp_path / f"{max_error}.onnx")
-        write_file(model, path, example, None, max_error, [example])
+        write_file(model, path, example, max_error=max_error, data=[example])
         kinds = {node.op_type for node in onnx.load(path).graph.node}
         assert ("DynamicQuantizeLSTM" in kinds) == (does and max_error > 0.01)
-        pairs = zip(running.run_file(path, example), map(to_numpy, model(example)), strict=True)
+        pairs = zip(run(path, example), map(to_numpy, model(example)), strict=True)
         return max(relative_error(outputs, array) for outputs, array in pairs)
 
     assert error_within(0.0) < 1e-5
@@ -130,8 +130,8 @@ def test_the_last_states_of_a_layer_can_be_the_first_of_another(kind, tmp_path):
     _, *states = kind(16, return_state=True)(first)
     model = keras.Model([first, second], kind(16)(second, initial_state=states))
     inputs = [RNG.normal(size=(3, n, 12)).astype("float32") for n in (7, 4)]
-    path = str(export_onnx(model, tmp_path / "model.onnx", inputs))
-    (outputs,) = running.run_file(path, inputs)
+    path = str(export(model, tmp_path / "model.onnx", inputs))
+    (outputs,) = run(path, inputs)
     np.testing.assert_allclose(outputs, to_numpy(model(inputs)), atol=1e-5)
 
 
@@ -142,7 +142,7 @@ def test_rows_can_share_a_first_state(kind, tmp_path):
     states = [state] * (2 if kind is layers.LSTM else 1)
     model = keras.Model(inputs, kind(16)(inputs, initial_state=states))
     x = RNG.normal(size=(3, 5, 12)).astype("float32")
-    (outputs,) = running.run_file(str(export_onnx(model, tmp_path / "model.onnx", x)), x)
+    (outputs,) = run(export(model, tmp_path / "model.onnx", x), x)
     np.testing.assert_allclose(outputs, to_numpy(model(x)), atol=1e-5)
 
 
@@ -157,5 +157,5 @@ def test_an_optimization_of_the_converter_that_fails_is_left_out(monkeypatch, tm
 
     monkeypatch.setattr(IdentityOptimizer, "optimize", fail)
     model = keras.Sequential([keras.Input((3,)), layers.Dense(2)])
-    export_onnx(model, tmp_path / "model.onnx")
+    export(model, tmp_path / "model.onnx")
     assert len(failures) > 1

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from conformance import saved_and_loaded, to_numpy
 
-from keras_small.formats.candidates import byte_count
 from keras_small.storage import AdaptiveEmbedding, even_levels
 from keras_small.storage.adaptive_embedding import basis_bytes, position_bytes, restored_basis
+from keras_small.storage.sizes import byte_count
 
 RNG = np.random.default_rng(0)
 ROWS, RANKS = (4, 7, 6), (5, 5, 2)

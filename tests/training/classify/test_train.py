@@ -407,7 +407,7 @@ class TestExport:
             raise OSError("No space left on device")
 
         with monkeypatch.context() as patched:
-            patched.setattr("keras_tnattn_train.exports.classifier.export_classifier", full)
+            patched.setattr("keras_tnattn_train.exports.export", full)
             assert main(self.arguments(tmp_path)) == 2
         assert "no space left" in capsys.readouterr().err
         assert Run(tmp_path / "run").results is None

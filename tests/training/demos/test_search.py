@@ -64,7 +64,7 @@ def test_demo(tmp_path, monkeypatch):
     import tokenizers
 
     import keras_small
-    from keras_tnattn_train.exports.web_search import sentence_vectors
+    from keras_tnattn_train.exports.search import sentence_vectors
 
     runtime_of_pages()
     monkeypatch.chdir(tmp_path)

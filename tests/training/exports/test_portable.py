@@ -12,16 +12,22 @@ from portable_models import HOSTILE, NAMES, RUNTIMES, TEXTS, classifier, printed
 
 from keras_tnattn.text.words import split_words
 from keras_tnattn_runtime import reader
-from keras_tnattn_train.exports import portable
-from keras_tnattn_train.exports.portable import export_portable
-from keras_tnattn_train.exports.web import export_web
+from keras_tnattn_train.exports import Classifier, Page, Portable, Search, Version, export, pages
 
 
 def written(folder, runtime="onnxruntime"):
     pytest.importorskip(RUNTIMES[runtime])
     model, words = classifier()
-    card = {"name": "pets", "examples": ["the red fish"]}
-    return export_portable(model, words, NAMES, folder / "pets", runtime, TEXTS, card)
+    card = {"name": "pets", "examples": ["the red fish", *TEXTS]}
+    task = Classifier(model, words, NAMES, card=card)
+    return export(task, folder / "pets", Portable(runtime))
+
+
+def rewrite(folder, change):
+    """Lets a function change the content of `text.json`, and seals it again."""
+    content = reader.read_sealed(folder / "text.json")
+    change(content)
+    (folder / "text.json").write_bytes(reader.sealed(content))
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -44,9 +50,13 @@ def test_the_reader_gives_the_classes_of_the_model(runtime, tmp_path):
 @pytest.mark.parametrize("by_length", [True, False])
 def test_texts_of_similar_length_are_computed_together(by_length, tmp_path):
     folder = written(tmp_path)
-    text = json.loads((folder / "text.json").read_text("utf-8"))
-    text["by_length"], text["words"]["max_words"] = by_length, 300
-    (folder / "text.json").write_text(json.dumps(text), "utf-8")
+    text = reader.read_sealed(folder / "text.json")
+    rewrite(
+        folder,
+        lambda content: content.update(
+            by_length=by_length, words={**content["words"], "max_words": 300}
+        ),
+    )
     loaded, calls = reader.load(folder), []
     words = text["words"]["vocabulary"]
     lengths = [200, 3, 64, 0, 65, 130, 2, 400]
@@ -101,24 +111,47 @@ def reader_rules():
 
 def test_damaged_folders_are_refused(tmp_path):
     folder = written(tmp_path)
-    text = json.loads((folder / "text.json").read_text("utf-8"))
     with pytest.raises(FileNotFoundError, match=r"text\.json"):
         reader.load(tmp_path)
-    (folder / "text.json").write_text(json.dumps({**text, "format": 99}), "utf-8")
+    text = (folder / "text.json").read_bytes()
+    rewrite(folder, lambda content: content.update(format=99))
     with pytest.raises(ValueError, match=r"version 99.*export the model again"):
         reader.load(folder)
-    (folder / "text.json").write_text("{", "utf-8")
+    for damaged in (b"{", text[:-1], text.replace(b'"task"', b'"tusk"'), text.lower()):
+        (folder / "text.json").write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"text\.json.*damaged"):
+            reader.load(folder)
+    # As before there were checksums.
+    content = json.loads(text)
+    del content["sha256"]
+    (folder / "text.json").write_text(json.dumps(content), "utf-8")
+    with pytest.raises(ValueError, match=r"checksum.*earlier version.*export the model again"):
+        reader.load(folder)
+    (folder / "text.json").write_bytes(text)
+    rewrite(folder, lambda content: content["files"]["model"].pop("sha256"))
     with pytest.raises(ValueError, match=r"text\.json.*damaged"):
         reader.load(folder)
-    (folder / "text.json").write_text(json.dumps(text), "utf-8")
-    model = folder / "model.onnx"
+    (folder / "text.json").write_bytes(text)
+    assert reader.load(folder)("a red fish") in NAMES
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_every_damage_of_a_model_is_found(runtime, tmp_path):
+    folder = written(tmp_path, runtime)
+    model = next(folder.glob("model.*"))
     content = model.read_bytes()
     model.write_bytes(content[:-100])
-    with pytest.raises(ValueError, match=r"model\.onnx.*bytes.*Copy the file again"):
+    with pytest.raises(ValueError, match=r"model\..*bytes.*Copy the file again"):
         reader.load(folder)
-    model.write_bytes(bytes(len(content)))
-    with pytest.raises(ValueError, match=r"model\.onnx.*damaged"):
-        reader.load(folder)
+    # Of the same size, in one bit, at many places: most such files run, and answer otherwise.
+    for place in np.linspace(0, len(content) - 1, 12).astype(int):
+        damaged = bytearray(content)
+        damaged[place] ^= 1
+        model.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"model\..*damaged.*checksum.*Copy it again"):
+            reader.load(folder)
+    model.write_bytes(content)
+    assert reader.load(folder)("a red fish") in NAMES
 
 
 def test_a_missing_runtime_is_named(tmp_path, monkeypatch):
@@ -130,20 +163,27 @@ def test_a_missing_runtime_is_named(tmp_path, monkeypatch):
 
 def test_arguments_are_checked_before_anything_is_written(tmp_path):
     model, words = classifier()
+    task = Classifier(model, words, NAMES)
     with pytest.raises(ValueError, match="runtime='tvm'"):
-        export_portable(model, words, NAMES, tmp_path / "new", "tvm")
-    with pytest.raises(ValueError, match="2 class_names"):
-        export_portable(model, words, NAMES[:2], tmp_path / "new")
-    with pytest.raises(FileExistsError, match="never overwrite"):
-        export_portable(model, words, NAMES, tmp_path)
+        export(task, tmp_path / "new", Portable("tvm"))
+    with pytest.raises(ValueError, match="runtime='tvm'"):
+        export(task, tmp_path / "new", Version(engines=("tvm",)))
+    for form in (Portable(), Version()):
+        with pytest.raises(ValueError, match="2 class_names"):
+            export(Classifier(model, words, NAMES[:2]), tmp_path / "new", form)
+    for form in (Portable(), Page(tmp_path)):
+        with pytest.raises(FileExistsError, match="never overwrite"):
+            export(task, tmp_path, form)
     with pytest.raises(FileNotFoundError, match="onnxruntime-web"):
-        export_web(model, words, NAMES, tmp_path / "page", runtime=tmp_path)
+        export(task, tmp_path / "page", Page(tmp_path))
+    with pytest.raises(ValueError, match=r"Page of a search.*Portable\("):
+        export(Search(model, None, ["a"]), tmp_path / "new", Portable())
     assert not list(tmp_path.iterdir())
 
 
 def test_the_page_ships_little_beside_the_runtime():
-    page = Path(portable.__file__).with_name("page")
+    page = Path(pages.__file__).with_name("page")
     sizes = {file.name: file.stat().st_size for file in page.iterdir()}
     others = ("pieces.js", "search.js", "translator.js")  # which pages of classifiers do not have
     assert sum(map(sizes.pop, others)) < 12_000
-    assert sum(sizes.values()) < 16_000
+    assert sum(sizes.values()) < 19_000

@@ -15,8 +15,7 @@ from slow_cases import slow_but
 
 from keras_tnattn.search import Generator
 from keras_tnattn_runtime import reader
-from keras_tnattn_train.exports import portable_language_model
-from keras_tnattn_train.exports.portable_language_model import export_portable_language_model
+from keras_tnattn_train.exports import LanguageModel, Page, Portable, export
 from keras_tnattn_train.language.tokens import END, Tokens
 
 # Keys and values, nothing at all, a window, a vector, a matrix.
@@ -42,8 +41,9 @@ def written_to(tmp_path_factory):
     def folder_of(name, runtime):
         pytest.importorskip(RUNTIMES[runtime])
         folder = tmp_path_factory.mktemp("portable") / "folder"
-        tokens = dataclasses.asdict(TOKENS)
-        return export_portable_language_model(model_of(name), tokens, folder, runtime, ["abc"])
+        card = {"examples": ["abc"]}
+        task = LanguageModel(model_of(name), dataclasses.asdict(TOKENS), card)
+        return export(task, folder, Portable(runtime))
 
     return folder_of
 
@@ -208,16 +208,21 @@ def test_a_file_that_computes_something_else_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(
         reader.LanguageModel, "logits", lambda *x: (logits[::-1] for logits in whole(*x))
     )
+    task = LanguageModel(model_of("sdpa"), dataclasses.asdict(TOKENS))
     with pytest.raises(RuntimeError, match="continues '' in another way than the model"):
-        export_portable_language_model(
-            model_of("sdpa"), dataclasses.asdict(TOKENS), tmp_path / "new"
-        )
+        export(task, tmp_path / "new", Portable())
     assert not list(tmp_path.iterdir())
 
 
 def test_other_numbers_of_tokens_and_runtimes_are_refused(tmp_path):
-    export = portable_language_model.export_portable_language_model
+    task = LanguageModel(model_of("sdpa"), {"kind": "characters", "characters": "ab"})
     with pytest.raises(ValueError, match=r"of 5 ids.*vocabulary_size=13"):
-        export(model_of("sdpa"), {"kind": "characters", "characters": "ab"}, tmp_path / "new")
+        export(task, tmp_path / "new", Portable())
+    task = dataclasses.replace(task, tokens=dataclasses.asdict(TOKENS))
     with pytest.raises(ValueError, match="runtime='tensorrt'"):
-        export(model_of("sdpa"), dataclasses.asdict(TOKENS), tmp_path / "new", "tensorrt")
+        export(task, tmp_path / "new", Portable("tensorrt"))
+    with pytest.raises(ValueError, match=r"Version or Portable of a language model.*Page\("):
+        export(task, tmp_path / "new", Page())
+    with pytest.raises(ValueError, match=r"at least one engine.*engines=\(\)"):
+        export(task, tmp_path / "new")
+    assert not list(tmp_path.iterdir())

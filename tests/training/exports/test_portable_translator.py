@@ -1,5 +1,6 @@
 """Folders that translate, read without Keras and TensorFlow."""
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -22,7 +23,8 @@ from translator_runs import make_run, small_translator
 from keras_tnattn.text.reserved import END
 from keras_tnattn.text.sentence_translator import SentenceTranslator
 from keras_tnattn_runtime import reader
-from keras_tnattn_train.exports.portable_translator import export_portable_translator, pieces_of
+from keras_tnattn_train.exports import Portable, Translator, export
+from keras_tnattn_train.exports.translator import pieces_of
 
 # Learned positions, recurrent states, windows, and the metric that changes with each token.
 ATTENTIONS = {
@@ -56,9 +58,9 @@ def written_to(tokenizers, tmp_path_factory):
     @functools.cache
     def folder_of(name, runtime):
         folder = tmp_path_factory.mktemp("portable") / "folder"
-        options = {"beam_size": 2, "extra_tokens": 5}
         model = translator_of(name, tokenizers)
-        return export_portable_translator(model, *tokenizers, folder, runtime, **options)
+        task = Translator(model, *tokenizers, beam_size=2, extra_tokens=5)
+        return export(task, folder, Portable(runtime))
 
     return folder_of
 
@@ -128,13 +130,13 @@ def test_pieces_of_any_text_are_those_of_training(both, text):
 
 
 def test_bad_input(tokenizers, tmp_path):
-    model = talkative(*tokenizers)
+    task = Translator(talkative(*tokenizers), *tokenizers)
     with pytest.raises(ValueError, match="runtime='tvm'"):
-        export_portable_translator(model, *tokenizers, tmp_path / "new", "tvm")
+        export(task, tmp_path / "new", Portable("tvm"))
     with pytest.raises(ValueError, match="beam_size=0"):
-        export_portable_translator(model, *tokenizers, tmp_path / "new", beam_size=0)
+        export(dataclasses.replace(task, beam_size=0), tmp_path / "new", Portable())
     with pytest.raises(ValueError, match="pieces"):
-        export_portable_translator(small_translator(9, 9, "sdpa"), *tokenizers, tmp_path / "new")
+        export(Translator(small_translator(9, 9, "sdpa"), *tokenizers), tmp_path / "new")
     with pytest.raises(FileExistsError, match="never overwrite"):
-        export_portable_translator(model, *tokenizers, tmp_path)
+        export(task, tmp_path, Portable())
     assert not list(tmp_path.iterdir())

@@ -12,7 +12,7 @@ from keras_tnattn.text.reserved import RESERVED_PIECES
 from keras_tnattn.text.word_pieces import WordPieceTokenizer
 from keras_tnattn.text.words import SPLITS, split_characters, split_words
 from keras_tnattn_runtime import reader
-from keras_tnattn_train.exports.portable_translator import pieces_of
+from keras_tnattn_train.exports.translator import pieces_of
 
 DATA = Path(os.environ.get("TNATTN_DATA", "no folder given"))
 SETS = {

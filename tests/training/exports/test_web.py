@@ -1,7 +1,9 @@
 """Pages that classify, translate and search in the browser, and what they run there."""
 
 import gzip
+import hashlib
 import json
+import subprocess
 
 import keras
 import numpy as np
@@ -18,15 +20,15 @@ from portable_models import (
     tokenizer_of_hostile,
 )
 from translator_runs import make_run
-from web_pages import CHROMIUM, OPTIONS, in_node, needs_node, runtime_of_pages, try_page
+from web_pages import CHROMIUM, NODE, OPTIONS, in_node, needs_node, runtime_of_pages, try_page
 
 from keras_small import compress
 from keras_tnattn import MaskedAveragePooling1D, TokenEmbedding
 from keras_tnattn.models import text_classifier
 from keras_tnattn.text.sentence_translator import SentenceTranslator
 from keras_tnattn_runtime import reader
-from keras_tnattn_train.exports import web, web_search
-from keras_tnattn_train.exports.portable_translator import pieces_of
+from keras_tnattn_train.exports import Classifier, Page, Search, Translator, export, pages, search
+from keras_tnattn_train.exports.translator import pieces_of
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def test_the_page_classifies_without_a_network(opened):
 
     def write(folder, runtime):
         card = {"name": "pets", "examples": ["the red fish"]}
-        web.export_web(model, words, NAMES, folder, TEXTS, card, runtime)
+        export(Classifier(model, words, NAMES, card=card), folder, Page(runtime))
         assert not (folder / "translator.js").exists()
         content = json.loads(gzip.decompress((folder / "text.json.gz").read_bytes()))
         assert content["files"]["model"]["parts"]
@@ -86,8 +88,8 @@ def test_the_page_translates_without_a_network(opened, tmp_path):
 
     def write(folder, runtime):
         card = {"name": "pt-en", "examples": [SENTENCES[0]]}
-        options = {"beam_size": 2, "extra_tokens": 5, "card": card}
-        web.export_web_translator(model, *tokenizers, folder, runtime, **options)
+        task = Translator(model, *tokenizers, beam_size=2, extra_tokens=5, card=card)
+        export(task, folder, Page(runtime))
 
     def program(page):
         assert page.inner_text("#classes li:first-child") == expected[0][0].text
@@ -112,7 +114,7 @@ def test_a_page_that_is_opened_as_a_file_says_how_to_see_it():
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
         page = browser.new_page()
-        page.goto((web._PAGE / "index.html").as_uri())
+        page.goto((pages._PAGE / "index.html").as_uri())
         assert "python -m http.server" in page.inner_text("#problem")
         browser.close()
 
@@ -148,12 +150,12 @@ def test_the_page_finds_the_sentences_that_python_finds(opened):
     sentences = [" ".join(rng.choice(words, rng.integers(1, 7))) for _ in range(200)]
     sentences = sorted({*sentences, "fish " * 40})
     queries = [" ".join(rng.permutation(words)[:n]) for n in rng.integers(1, 9, 50)]
-    vectors = web_search.sentence_vectors(model, tokenizer, [*sentences, *queries], 20)
+    vectors = search.sentence_vectors(model, tokenizer, [*sentences, *queries], 20)
     scores = vectors[len(sentences) :] @ vectors[: len(sentences)].T
 
     def write(folder, runtime):
-        options = {"max_length": 20, "card": {"name": "animals", "examples": ["a red bird"]}}
-        web_search.export_web_search(model, tokenizer, sentences, folder, runtime, **options)
+        card = {"name": "animals", "examples": ["a red bird"]}
+        export(Search(model, tokenizer, sentences, 20, card), folder, Page(runtime))
         assert b'"order"' in gzip.decompress((folder / "text.json.gz").read_bytes())
 
     def program(page):
@@ -161,7 +163,7 @@ def test_the_page_finds_the_sentences_that_python_finds(opened):
         hostile = [*HOSTILE, *HOSTILE_SENTENCES, "\u00df" * 60, "a [SEP] \u2026"]
         texts = [*sentences, *queries, *hostile]
         ids = page.evaluate("texts => texts.map((text) => model.ids(text))", texts)
-        rows = web_search.sentence_ids(tokenizer, texts, 20)
+        rows = search.sentence_ids(tokenizer, texts, 20)
         assert ids == [[int(n) for n in row if n] for row in rows]
         nearest = "texts => Promise.all(texts.map((text) => model.nearest(text)))"
         for row, found in zip(scores, page.evaluate(nearest, queries), strict=True):
@@ -197,15 +199,14 @@ def test_the_page_finds_the_sentences_that_python_finds(opened):
         ("model", {"mask_zero": False}, "mask the id 0"),
     ],
 )
-def test_pages_of_search_refuse_what_they_cannot_run(name, value, message, tmp_path):
+def test_pages_of_search_refuse_what_they_cannot_run(name, value, message):
     tokenizer, options = sentence_tokenizer(), {name: value}
     if name == "tokenizer":
         value(tokenizer)
     model = sentence_encoder(**options.get("model", {}))
-    arguments = (options.get("sentences", ["a"]), tmp_path / "page", None, options.get("length", 9))
+    task = Search(model, tokenizer, options.get("sentences", ["a"]), options.get("length", 9))
     with pytest.raises(ValueError, match=message):
-        web_search.export_web_search(model, tokenizer, *arguments)
-    assert not list(tmp_path.iterdir())
+        task.content()
 
 
 @needs_node
@@ -224,3 +225,61 @@ def test_the_pieces_of_the_page_are_those_of_the_reader(options, tmp_path):
     assert words == [pieces.words(text) for text in texts]
     assert ids == [pieces.ids(text) for text in texts]
     assert restored == [pieces.text(row) for row in ids]
+
+
+# Loads the page's model as a browser does, but for what runs it; prints what is wrong.
+LOADING = """
+import { readFileSync } from "fs";
+globalThis.fetch = async (path) => new Response(readFileSync(path));
+globalThis.ort = { env: { wasm: {} }, InferenceSession: { create: async (model) => model } };
+const { load } = await import("./reader.js");
+let told = "";
+try { await load("."); } catch (error) { told = error.message; }
+console.log(JSON.stringify(told));
+"""
+
+
+def loaded_in_node(folder):
+    (folder / "package.json").write_text('{"type": "module"}')
+    (folder / "loading.js").write_text(LOADING)
+    options = {"capture_output": True, "encoding": "utf-8", "check": True}
+    return json.loads(subprocess.run([NODE, "loading.js"], cwd=folder, **options).stdout)
+
+
+@needs_node
+def test_the_page_finds_every_damage(tmp_path):
+    pytest.importorskip("constriction")
+    words = classifier()[1]
+    model = text_classifier(words.vocabulary_size(), 3, "tsa", embedding_dim=512)
+    model = compress(model, 8.0, coded=True, verbose=0).model
+    runtime = tmp_path / "runtime"
+    runtime.mkdir()
+    for name in pages._RUNTIME_FILES:
+        (runtime / name).touch()
+    folder = export(Classifier(model, words, NAMES), tmp_path / "page", Page(runtime))
+    content = json.loads(gzip.decompress((folder / "text.json.gz").read_bytes()))
+    assert content["files"]["model"]["parts"]
+    assert loaded_in_node(folder) == ""
+    for name in ("model.onnx.gz", "text.json.gz"):
+        packed = (folder / name).read_bytes()
+        whole = gzip.decompress(packed)
+        for place in (len(whole) // 3, len(whole) - 40, len(whole) - 9):
+            damaged = bytearray(whole)
+            damaged[place] ^= 1
+            (folder / name).write_bytes(gzip.compress(damaged))
+            told = loaded_in_node(folder)
+            assert told.startswith(f"{name} is damaged: "), place
+            assert told.endswith("; copy it again")
+        (folder / name).write_bytes(packed)
+    assert loaded_in_node(folder) == ""
+
+
+@needs_node
+def test_the_checksum_of_the_page_is_that_of_python(tmp_path):
+    texts = ["a" * length for length in (0, 1, 55, 56, 63, 64, 65, 1000)] + HOSTILE
+    program = (
+        "console.log(JSON.stringify("
+        "data[0].map((text) => page.sha256(new TextEncoder().encode(text)))));"
+    )
+    digests = in_node(tmp_path, "sha256.js", program, texts)
+    assert digests == [hashlib.sha256(text.encode()).hexdigest() for text in texts]

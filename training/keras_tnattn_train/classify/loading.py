@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -14,8 +14,11 @@ from keras_tnattn_train.classify.texts import read_texts
 from keras_tnattn_train.classify.train import Part, TrainedClassifier, ids_of, prepare_parts
 from keras_tnattn_train.data.texts import LabeledTexts
 from keras_tnattn_train.runs.cards import describe
-from keras_tnattn_train.runs.trained import RUNTIMES, TrainedRun
+from keras_tnattn_train.runs.trained import TrainedRun
 from keras_tnattn_train.runs.training import outputs_of
+
+if TYPE_CHECKING:
+    from keras_tnattn_train.exports import Task
 
 # The share of a text's words with which a small model is trained.
 HEALING_SHARE = 0.3
@@ -93,15 +96,12 @@ class ClassifierRun(PredictingClassifier, TrainedRun):
         )
         return trained.export(measured, folder)
 
-    def export_portable(self, kind: str, folder: Path, runtime: str | None) -> None:
-        from keras_tnattn_train.exports.portable import export_portable
-        from keras_tnattn_train.exports.web import export_web
+    def task(self) -> "Task":
+        from keras_tnattn_train.exports import Classifier
 
         description = describe(self.config, {"name": self.config.dataset}, {})
-        export: Any = export_web if kind == "web" else export_portable
-        parts = (self.model, self.vectorizer, self.class_names, folder)
-        runtime = RUNTIMES.get(kind, runtime)
-        export(*parts, runtime=runtime, card={"name": self.config.name, **description})
+        card = {"name": self.config.name, **description}
+        return Classifier(self.model, self.vectorizer, self.class_names, card=card)
 
 
 def _accuracy(ids: np.ndarray, labels: np.ndarray) -> Callable[[keras.Model], float]:

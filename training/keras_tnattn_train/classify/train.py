@@ -139,9 +139,7 @@ class TrainedClassifier:
 
     def export(self, results: dict[str, Any], folder: Path, version: int | None = None) -> Path:
         """Exports the classifier with a model card and examples from the test part."""
-        from keras_tnattn_train.exports.classifier import (
-            export_classifier,  # which needs TensorFlow
-        )
+        from keras_tnattn_train import exports  # which needs TensorFlow
 
         data, rows = self.data, self.test.rows
         source = {
@@ -154,20 +152,13 @@ class TrainedClassifier:
         if "kept" in results:
             card["kept"] = results["kept"]
         split = split_words if self.vectorizer.split == "words" else split_characters
-
-        def export(engines: Sequence[str]) -> Path:
-            layer = self.vectorizer.layer()
-            return export_classifier(
-                self.model, layer, data.class_names, folder, version, split, card, engines
-            )
-
-        if not all(map(importlib.util.find_spec, ("onnx", "onnxruntime"))):
-            return export(())
-        try:
-            return export(("onnxruntime",))
-        except RuntimeError as error:  # not every model can be converted
-            print(f"note: TensorFlow computes the exported model, because: {error}")
-            return export(())
+        task = exports.Classifier(self.model, self.vectorizer, data.class_names, split, card)
+        if all(map(importlib.util.find_spec, ("onnx", "onnxruntime"))):
+            try:
+                return exports.export(task, folder, exports.Version(version, ("onnxruntime",)))
+            except RuntimeError as error:  # not every model can be converted
+                print(f"note: TensorFlow computes the exported model, because: {error}")
+        return exports.export(task, folder, exports.Version(version))
 
 
 def _results(trained: TrainedClassifier, parts: dict[str, Part], log: EpochLog) -> dict[str, Any]:

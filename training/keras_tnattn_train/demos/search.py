@@ -46,8 +46,8 @@ def run() -> None:
     """Runs the demo."""
     import tokenizers
 
-    from keras_tnattn_train.exports.web import fetch_runtime
-    from keras_tnattn_train.exports.web_search import export_web_search
+    from keras_tnattn_train.exports import Page, Search, export
+    from keras_tnattn_train.exports.pages import fetch_runtime
 
     try:  # before minutes of work
         runtime = fetch_runtime()
@@ -60,7 +60,7 @@ def run() -> None:
     model = small_encoder(package, tokenizer, texts)
     page = FOLDER / "page"
     shutil.rmtree(page, ignore_errors=True)
-    export_web_search(model, tokenizer, sentences, page, card=CARD, runtime=runtime)
+    export(Search(model, tokenizer, sentences, card=CARD), page, Page(runtime))
     print(f"\n{len(sentences):,} sentences in {page}:")
     for file in sorted(page.iterdir()):
         print(f"{file.stat().st_size:12,} bytes  {file.name}")
@@ -70,7 +70,7 @@ def run() -> None:
 def small_encoder(package: Path, tokenizer: Any, texts: Sequence[str]) -> "keras.Model":
     """Returns the encoder, compressed unless its file is there, and prints bytes and time."""
     import keras_small
-    from keras_tnattn_train.exports.web_search import sentence_ids
+    from keras_tnattn_train.exports.search import sentence_ids
 
     path = FOLDER / "encoder.tnz"
     if path.exists():

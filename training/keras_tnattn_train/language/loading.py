@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,8 +19,11 @@ from keras_tnattn_train.options.errors import InputError, input_errors
 from keras_tnattn_train.runs.predictions import Prediction, Predictor
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.saved_models import load_model
-from keras_tnattn_train.runs.trained import RUNTIMES, TrainedRun
+from keras_tnattn_train.runs.trained import TrainedRun
 from keras_tnattn_train.system.files import read_object
+
+if TYPE_CHECKING:
+    from keras_tnattn_train.exports import Task
 
 CONTINUATION = 50  # tokens that `predict` writes
 
@@ -113,16 +116,8 @@ class LanguageRun(TrainedRun):
         card = card_of(config, read_corpus(config), measured)
         return export(result.model, self.tokens, folder, None, card)
 
-    def export_portable(self, kind: str, folder: Path, runtime: str | None) -> None:
-        from keras_tnattn_train.exports.portable_language_model import (
-            export_portable_language_model,
-        )
+    def task(self) -> "Task":
+        from keras_tnattn_train.exports import LanguageModel
 
-        if kind == "web":
-            raise InputError(
-                "Expected a run of classify or translate for --web. Received: one of language, "
-                "which has no page; use --onnx or --litert"
-            )
-        tokens, card = dataclasses.asdict(self.tokens), {"name": self.folder.name}
-        parts = self.language_model(), tokens, folder
-        export_portable_language_model(*parts, RUNTIMES[kind], card=card)
+        card = {"name": self.folder.name}
+        return LanguageModel(self.language_model(), dataclasses.asdict(self.tokens), card)

@@ -117,9 +117,10 @@ def export(
     model: LanguageModel, tokens: Tokens, folder: Path, version: int | None, card: dict[str, Any]
 ) -> Path:
     """Exports a language model as a version for the server, and returns its path."""
-    from keras_tnattn_train.exports.language_model import export_language_model
+    from keras_tnattn_train import exports
 
-    return export_language_model(model, dataclasses.asdict(tokens), folder, version, card=card)
+    task = exports.LanguageModel(model, dataclasses.asdict(tokens), card)
+    return exports.export(task, folder, exports.Version(version, engines=("onnxruntime",)))
 
 
 def card_of(config: LanguageConfig, corpus: Corpus, results: dict[str, Any]) -> dict[str, Any]:

@@ -3,10 +3,12 @@
 import importlib.util
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.runs.trained import RUNTIMES
+
+if TYPE_CHECKING:
+    from keras_tnattn_train.exports import Task
 
 
 def packaged_models() -> dict[str, Path]:
@@ -35,27 +37,16 @@ class PackagedClassifier:
         words = about["words"]
         self.vectorizer = WordVectorizer(words["vocabulary"], words["max_words"])
 
-    def export_portable(self, kind: str, folder: Path, runtime: str | None) -> None:
-        """As `TrainedRun.export_portable`."""
-        from keras_tnattn_train.exports.portable import export_portable
-        from keras_tnattn_train.exports.web import export_web
+    def task(self) -> "Task":
+        """Returns the model and its text, for `exports.export`."""
+        from keras_tnattn.text.words import split_words
+        from keras_tnattn_train.exports import Classifier
 
-        export: Any = export_web if kind == "web" else export_portable
-        parts = (self.model, self.vectorizer, self.class_names, folder)
-        export(*parts, runtime=RUNTIMES.get(kind, runtime), card=self.card)
+        return Classifier(self.model, self.vectorizer, self.class_names, split_words, self.card)
 
     def export(self, folder: Path) -> Path:
         """Exports the model to a new version in a folder, for the server, and returns its path."""
-        from keras_tnattn.text.words import split_words
-        from keras_tnattn_train.exports.classifier import export_classifier
+        from keras_tnattn_train.exports import Version, export
 
         has_onnx = all(map(importlib.util.find_spec, ("onnx", "onnxruntime")))
-        return export_classifier(
-            self.model,
-            self.vectorizer.layer(),
-            self.class_names,
-            folder,
-            split_words=split_words,
-            card=self.card,
-            engines=("onnxruntime",) if has_onnx else (),
-        )
+        return export(self.task(), folder, Version(engines=("onnxruntime",) if has_onnx else ()))

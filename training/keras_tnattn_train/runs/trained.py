@@ -11,9 +11,7 @@ from keras_tnattn_train.runs.predictions import Predictor
 if TYPE_CHECKING:
     import keras
 
-
-# The runtimes of the folders that `export` writes.
-RUNTIMES = {"onnx": "onnxruntime", "litert": "litert"}
+    from keras_tnattn_train.exports import Task
 
 
 class PredictingRun(abc.ABC):
@@ -71,8 +69,9 @@ class TrainedRun(PredictingRun):
     def export(self, result: Any, scores: dict[str, float], folder: Path) -> Path:
         """Exports a small model to a new version in a folder, and returns its path."""
 
-    def export_portable(self, kind: str, folder: Path, runtime: str | None) -> None:
-        """Writes the model and its text for another runtime. Default: refused."""
+    def task(self) -> "Task":
+        """Returns the model and its text, for `exports.export`. Default: refused."""
         raise InputError(
-            f"Expected a run of classify or translate. Received: {self.model.name}, another model"
+            f"Expected a run of classify, translate or language. Received: {self.model.name}, "
+            "another model"
         )

@@ -18,14 +18,15 @@ from keras_tnattn_train.runs.predictions import (
 )
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.saved_models import load_model
-from keras_tnattn_train.runs.trained import RUNTIMES, TrainedRun
+from keras_tnattn_train.runs.trained import TrainedRun
 from keras_tnattn_train.system.files import read_object
 from keras_tnattn_train.translate.config import TranslateConfig
 from keras_tnattn_train.translate.models import build_translator
-from keras_tnattn_train.translate.train import SUFFIX, export_trained, model_card
+from keras_tnattn_train.translate.train import SUFFIX, export_trained, model_card, task_of
 
 if TYPE_CHECKING:
     from keras_tnattn.text.sentence_translator import SentenceTranslator
+    from keras_tnattn_train.exports import Task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,16 +87,10 @@ class TranslatorRun(TrainedRun):
         counts = {"parameters": result.model.count_params()}
         return export_trained(config, result.model, self.trained.corpus, counts, folder)
 
-    def export_portable(self, kind: str, folder: Path, runtime: str | None) -> None:
-        from keras_tnattn_train.exports.portable_translator import export_portable_translator
-        from keras_tnattn_train.exports.web import export_web_translator
-
+    def task(self) -> "Task":
         config = Run(self.folder).read_config(TranslateConfig, {})
-        parts = (self.model, self.trained.source_tokenizer, self.trained.target_tokenizer)
         card = {"name": config.name, **model_card(config, self.trained.corpus, {})}
-        export: Any = export_web_translator if kind == "web" else export_portable_translator
-        runtime = RUNTIMES.get(kind, runtime)
-        export(*parts, folder, runtime, beam_size=config.export_beam, card=card)
+        return task_of(config, self.model, self.trained.corpus, card)
 
 
 def load_translator(folder: str | Path, checkpoint: str | None = None) -> TrainedTranslator:

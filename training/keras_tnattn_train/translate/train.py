@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
@@ -30,6 +30,9 @@ from keras_tnattn_train.translate.models import (
     check_sizes,
     compile_translator,
 )
+
+if TYPE_CHECKING:
+    from keras_tnattn_train.exports import Task
 
 FROZEN_PAIRS = 384  # with which the metric is measured
 SUFFIX = ".weights.npz"  # of checkpoints that hold only the weights of an epoch
@@ -147,11 +150,19 @@ def export_trained(
     version: int | None = None,
 ) -> Path:
     """Exports a translator with a model card and examples from the test part."""
-    from keras_tnattn.export import export_translator
+    from keras_tnattn_train.exports import Version, export
 
-    source, target = corpus.tokenizers
-    card = model_card(config, corpus, results)
-    return export_translator(model, source, target, folder, version, config.export_beam, card=card)
+    task = task_of(config, model, corpus, model_card(config, corpus, results))
+    return export(task, folder, Version(version))
+
+
+def task_of(
+    config: TranslateConfig, model: keras.Model, corpus: PreparedCorpus, card: dict[str, Any]
+) -> "Task":
+    """Returns a translator and its tokenizers, for exports."""
+    from keras_tnattn_train.exports import Translator
+
+    return Translator(model, *corpus.tokenizers, beam_size=config.export_beam, card=card)
 
 
 def model_card(

@@ -1,5 +1,6 @@
-// Reads a folder that keras_tnattn.export.export_web wrote. `ort` is onnxruntime-web.
+// Reads a folder that keras_tnattn_train.exports.pages wrote. `ort` is onnxruntime-web.
 
+import { sha256 } from "./sha256.js";
 import { unpackedModel, unpackedWords } from "./unpacking.js";
 
 const FORMAT = 1;
@@ -69,35 +70,53 @@ export class Classifier {
   }
 }
 
-async function session(folder, { name, bytes, parts }) {
-  const content = await unpacked(`${folder}/${name}`);
-  let model;
+async function content(folder, name, read) {
+  const response = await unpacked(`${folder}/${name}`);
   try {
-    model = unpackedModel(new Uint8Array(await content.arrayBuffer()), bytes, parts);
+    return read(new Uint8Array(await response.arrayBuffer()));
   } catch (error) {
     throw new Error(`${name} is damaged: ${error.message}; copy it again`);
   }
+}
+
+function check(bytes, expected) {
+  if (sha256(bytes) !== expected) throw new Error("its checksum differs");
+}
+
+// What `sealed` of keras_tnattn_runtime.reader wrote: the checksum is that of what follows it.
+function unsealed(bytes) {
+  const text = JSON.parse(new TextDecoder().decode(bytes));
+  check(bytes.subarray(`{"sha256":"${text.sha256}",`.length), text.sha256);
+  return text;
+}
+
+async function session(folder, { name, bytes, parts, sha256: expected }) {
+  const model = await content(folder, name, (packed) => {
+    const whole = unpackedModel(packed, bytes, parts);
+    check(whole, expected);
+    return whole;
+  });
   return ort.InferenceSession.create(model);
 }
 
 export async function load(folder) {
-  const content = await (await unpacked(`${folder}/text.json.gz`)).json();
-  if (content.format !== FORMAT) {
-    throw new Error(`text.json.gz has version ${content.format} and not ${FORMAT}; export again`);
+  const text = await content(folder, "text.json.gz", unsealed);
+  if (text.format !== FORMAT) {
+    throw new Error(`text.json.gz has version ${text.format} and not ${FORMAT}; export again`);
   }
   ort.env.wasm.numThreads = 1; // more need headers that not every server sends
   ort.env.wasm.wasmPaths = new URL("./", import.meta.url).href;
   const sessions = {};
-  for (const [key, file] of Object.entries(content.files)) {
+  for (const [key, file] of Object.entries(text.files)) {
     sessions[key] = await session(folder, file);
   }
-  if (content.task === "translate") {
+  if (text.task === "translate") {
     const { Translator } = await import("./translator.js");
-    return new Translator(content, sessions);
+    return new Translator(text, sessions);
   }
-  if (content.task === "search") {
+  if (text.task === "search") {
     const { Search } = await import("./search.js");
-    return new Search(content, sessions);
+    return new Search(text, sessions);
   }
-  return new Classifier(content, sessions.model);
+  return new Classifier(text, sessions.model);
 }

@@ -1,8 +1,8 @@
-"""Writes static pages that search sentences by meaning in the browser."""
+"""Searches of sentences by meaning."""
 
 import base64
+import dataclasses
 import json
-import os
 import reprlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,12 +12,10 @@ import keras
 import numpy as np
 
 from keras_small.runtimes.examples import example_of
-from keras_small.runtimes.files import export_file
+from keras_small.runtimes.exporting import write_file
 from keras_tnattn.checks import check_int
-from keras_tnattn.export.signatures import check_backend
 from keras_tnattn_runtime import reader
-from keras_tnattn_train.exports.portable import new_folder, write_text
-from keras_tnattn_train.exports.web import write_page
+from keras_tnattn_train.exports.task import Task
 
 _ROWS = 32  # sentences whose vectors are computed at once
 # What a page can do, by where a tokenizer has it.
@@ -32,19 +30,12 @@ _RULES = {
 }
 
 
-def export_web_search(
-    model: keras.Model,
-    tokenizer: Any,
-    sentences: Sequence[str],
-    folder: str | os.PathLike,
-    runtime: str | os.PathLike | None = None,
-    max_length: int = 64,
-    card: Mapping[str, Any] | None = None,
-) -> Path:
-    """Writes a folder with a page that finds the sentences nearest in meaning to a text.
+@dataclasses.dataclass(frozen=True)
+class Search(Task):
+    """A search of the sentences nearest in meaning to a text, as a page.
 
-    As `export_web`: nothing leaves the visitor's device, and no network is needed. The folder has
-    the vectors of the sentences, in integers of 16 bits; the tab computes that of the text.
+    The page has the vectors of the sentences, in integers of 16 bits; the tab computes that of the
+    text.
 
     Args:
         model: A model from int32 ids `(B, L)` to float32 vectors `(B, D)`, of which those of
@@ -52,57 +43,52 @@ def export_web_search(
         tokenizer: A `tokenizers.Tokenizer` of BERT's word pieces. Names of special tokens in a text
             are words.
         sentences: The sentences.
-        folder: The new folder.
-        runtime: As in `export_web`.
-        max_length: The most ids of a text, with one at each end. Defaults to 64.
-        card: As in `export_web`.
-
-    Returns:
-        The folder.
-
-    Raises:
-        FileExistsError: If the folder exists.
-        FileNotFoundError: As `export_web`.
-        ImportError: As `export_web`.
-        RuntimeError: If `npm` fails; or as `export_file`.
-        ValueError: If there are no sentences, or model or tokenizer are of another kind.
-
-    Example:
-        ```python notest
-        tokenizer = tokenizers.Tokenizer.from_file("tokenizer.json")
-        export_web_search(encoder, tokenizer, ["a red fish", "a blue bird"], "page")
-        ```
+        max_length: The maximum number of ids of a text, with one at each end. Defaults to 64.
+        card: Entries of the model card. Default: none.
     """
-    check_backend()
-    check_int("max_length", max_length, 3)
-    sentences = sentences if isinstance(sentences, str) else list(sentences)
-    if not sentences or isinstance(sentences, str) or {type(x) for x in sentences} - {str}:
-        raise ValueError(f"Expected a list of sentences. Received: {reprlib.repr(sentences)}")
-    content = {
-        "format": reader.FORMAT,
-        "task": "search",
-        "pieces": {**_rules(tokenizer), "max_length": max_length},
-        "sentences": sentences,
-    }
-    _check_model(model, sentence_ids(tokenizer, [""], max_length), max_length)
 
-    def write(target: Path) -> Path:
-        vectors = sentence_vectors(model, tokenizer, sentences, max_length)
-        with new_folder(target) as whole:
-            example = sentence_ids(tokenizer, sentences[:_ROWS], max_length)
-            # Products that round their inputs are not faster in the tab.
-            export_file(model, whole / "model.onnx", example, max_length, max_error=0.0)
-            coded = {**content, "vectors": _encode_vectors(vectors)}
-            write_text(whole, coded, {"model": "model.onnx"}, card)
-        return target
+    model: keras.Model
+    tokenizer: Any
+    sentences: Sequence[str]
+    max_length: int = 64
+    card: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-    return write_page(folder, runtime, write, ("pieces.js", "search.js"))
+    kind = "a search"
+    forms = ("Page",)
+    scripts = ("pieces.js", "search.js")
+
+    def content(self) -> dict[str, Any]:
+        sentences = self.sentences
+        check_int("max_length", self.max_length, 3)
+        is_list = not isinstance(sentences, str) and {type(x) for x in sentences} == {str}
+        if not is_list:
+            raise ValueError(f"Expected a list of sentences. Received: {reprlib.repr(sentences)}")
+        rules = _rules(self.tokenizer)
+        _check_model(self.model, self._ids([""]), self.max_length)
+        vectors = sentence_vectors(self.model, self.tokenizer, sentences, self.max_length)
+        return {
+            "format": reader.FORMAT,
+            "task": "search",
+            "pieces": {**rules, "max_length": self.max_length},
+            "sentences": list(sentences),
+            "vectors": _encode_vectors(vectors),
+        }
+
+    def write_files(self, folder: Path, suffix: str) -> dict[str, str]:
+        name = f"model{suffix}"
+        # Products that round their inputs are not faster in the tab.
+        example = self._ids(self.sentences[:_ROWS])
+        write_file(self.model, folder / name, example, self.max_length, max_error=0.0)
+        return {"model": name}
+
+    def _ids(self, sentences: Sequence[str]) -> np.ndarray:
+        return sentence_ids(self.tokenizer, sentences, self.max_length)
 
 
 def sentence_vectors(
     model: keras.Model, tokenizer: Any, sentences: Sequence[str], max_length: int = 64
 ) -> np.ndarray:
-    """Returns the vectors of sentences by a model, as `export_web_search` takes it.
+    """Returns the vectors of sentences by a model, as `Search` takes it.
 
     Returns:
         Float array `(N, D)` of rows of length 1.

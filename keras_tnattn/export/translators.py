@@ -1,36 +1,29 @@
-"""Writes trained translators as SavedModels."""
+"""The signatures of trained translators."""
 
-import os
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import keras
 
-from keras_tnattn.export.cards import MAX_IDS, extend_card
+from keras_tnattn.export.cards import MAX_IDS
 from keras_tnattn.export.explaining import translator_explanation
-from keras_tnattn.export.signatures import check_backend, export_signatures
+from keras_tnattn.export.signatures import Signatures, check_backend
 from keras_tnattn.text.reserved import PAD
 
 _MAX_SENTENCE = 2000  # bytes
 _N_BEST = 4
 
 
-def export_translator(
+def translator_signatures(
     model: keras.Model,
     source_tokenizer: Any,
     target_tokenizer: Any,
-    folder: str | os.PathLike,
-    version: int | None = None,
     beam_size: int = 1,
     extra_tokens: int = 50,
     length_penalty: float = 0.6,
-    card: Mapping[str, Any] | None = None,
-) -> Path:
-    """Writes a translator as `folder/<version>/`, a SavedModel; completely or not at all.
+) -> Signatures:
+    """Returns the signatures of a translator, for `export_signatures`.
 
-    Its signatures, for `B` sentences and the `K` best hypotheses, best first; lower scores are
-    better:
+    For `B` sentences and the `K` best hypotheses, best first; lower scores are better:
 
     - `serving_default`: `text`, strings `(B,)`, to `translation`, strings `(B,)`, and `score`,
       float32 `(B,)`. Tokenization and search are part of the graph.
@@ -52,26 +45,21 @@ def export_translator(
         source_tokenizer: The `keras_tnattn.text.word_pieces.WordPieceTokenizer` of the source
             language.
         target_tokenizer: The tokenizer of the target language.
-        folder: The model's folder, e.g. `saved_models/pt_en`.
-        version: A positive integer. Default: one more than the highest existing version, or 1.
         beam_size: Number `K` of hypotheses. Defaults to 1, greedy search.
         extra_tokens: How many more pieces than the sentence a translation may have. Defaults to 50.
         length_penalty: As in `BeamSearch`. Defaults to 0.6.
-        card: Further entries of the model card, `assets.extra/model_card.json`, besides task,
-            sizes, versions and date, for instance `languages`.
 
     Returns:
-        The path of the new version.
+        The signatures, with the model and the entries of its card.
 
     Raises:
-        FileExistsError: If the version exists.
         RuntimeError: If Keras does not run on TensorFlow.
-        ValueError: If `version` is not positive, a vocabulary does not fit the model, or an
-            argument of the search is invalid.
+        ValueError: If a vocabulary does not fit the model, or an argument of the search is invalid.
 
     Example:
         ```python notest
-        export_translator(model, source_tokenizer, target_tokenizer, "saved_models/pt_en")
+        translator = translator_signatures(model, source_tokenizer, target_tokenizer)
+        export_signatures(translator.functions, translator.layers, "saved_models/pt_en")
         ```
     """
     check_backend()
@@ -91,7 +79,7 @@ def export_translator(
     else:
         greedy, several = sentences, with_beam(min(_N_BEST, sizes[1]))
     text = tf.TensorSpec([None], tf.string, "text")
-    own_card = {
+    card = {
         "task": "translate",
         "sizes": {
             "parameters": model.count_params(),
@@ -106,19 +94,14 @@ def export_translator(
             "ids": {"padding": PAD, "max_ratio": 4, "max_length": MAX_IDS},
         },
     }
-    return export_signatures(
-        {
-            "serving_default": (sentences.translate, text),
-            "ids": (sentences.search_ids, tf.TensorSpec([None, None], tf.int32, "ids")),
-            "greedy": (greedy.translate_n_best, text),
-            "n_best": (several.translate_n_best, text),
-            "explain": (
-                translator_explanation(model, source_tokenizer, target_tokenizer),
-                [text, tf.TensorSpec([None], tf.string, "translation")],
-            ),
-        },
-        [model],
-        folder,
-        version,
-        card=extend_card(own_card, card),
-    )
+    functions: dict[str, tuple] = {
+        "serving_default": (sentences.translate, text),
+        "ids": (sentences.search_ids, tf.TensorSpec([None, None], tf.int32, "ids")),
+        "greedy": (greedy.translate_n_best, text),
+        "n_best": (several.translate_n_best, text),
+        "explain": (
+            translator_explanation(model, source_tokenizer, target_tokenizer),
+            [text, tf.TensorSpec([None], tf.string, "translation")],
+        ),
+    }
+    return Signatures(functions, [model], card)

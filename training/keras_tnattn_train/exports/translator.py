@@ -1,116 +1,123 @@
-"""Writes folders that hold all that turns a sentence into its translation."""
+"""Translators of sentences."""
 
-import os
-from collections.abc import Mapping, Sequence
+import dataclasses
+import functools
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 
+from keras_small.runtimes.computation import Computation
 from keras_small.runtimes.examples import common_specs
-from keras_small.runtimes.files import Computation, write_computation
-from keras_tnattn.export.signatures import check_backend
-from keras_tnattn.models import Translator
+from keras_small.runtimes.exporting import write_computation
+from keras_tnattn import models
+from keras_tnattn.export import Signatures, translator_signatures
 from keras_tnattn.search.model_steps import TranslatorSteps
 from keras_tnattn.typing import Tensor
 from keras_tnattn_runtime import reader
-from keras_tnattn_train.exports.portable import SUFFIXES, check_runtime, new_folder, write_text
+from keras_tnattn_train.exports.task import Task
+
+if TYPE_CHECKING:  # it needs TensorFlow
+    from keras_tnattn.text.sentence_translator import SentenceTranslator
 
 
-def export_portable_translator(
-    model: keras.Model,
-    source_tokenizer: Any,
-    target_tokenizer: Any,
-    folder: str | os.PathLike,
-    runtime: str = "onnxruntime",
-    beam_size: int = 1,
-    extra_tokens: int = 50,
-    length_penalty: float = 0.6,
-    texts: Sequence[str] = (),
-    card: Mapping[str, Any] | None = None,
-) -> Path:
-    """Writes a translator as a folder for a runtime; completely or not at all.
+@dataclasses.dataclass(frozen=True)
+class Translator(Task):
+    """A translator of sentences.
 
-    The folder has two files of the runtime: `encode`, from source ids to what the steps of the
-    search read and to the state before the first step, and `step`, from the ids so far and the
-    state to the logits of the next id and the new state. Besides, as that of `export_portable`, it
-    has `text.json` and `reader.py`, which searches with NumPy:
-
-    ```python notest
-    from reader import load  # or: from keras_tnattn_runtime.reader import load
-
-    translate = load("pt-en")
-    translate("uma frase")  # a translation
-    translate.n_best(["uma frase"], beam_size=4)  # pairs of translation and score
-    ```
+    A portable folder has two files of the runtime: `encode`, from source ids to what the steps of
+    the search read and to the state before the first step, and `step`, from the ids so far and the
+    state to the logits of the next id and the new state. It is a function from a sentence to its
+    translation, with `n_best` for several. A version has the signatures of
+    `keras_tnattn.export.translator_signatures`.
 
     Args:
         model: A model of `keras_tnattn.models.translator`.
         source_tokenizer: The `keras_tnattn.text.word_pieces.WordPieceTokenizer` of the source
             language, or a `BertPieceTokenizer`.
         target_tokenizer: The tokenizer of the target language.
-        folder: The new folder.
-        runtime: `"onnxruntime"` (default) or `"litert"`.
         beam_size: Number of hypotheses, unless a call says otherwise. Defaults to 1, greedy search.
         extra_tokens: How many more pieces than the sentence a translation may have. Defaults to 50.
         length_penalty: As in `keras_tnattn.search.BeamSearch`. Defaults to 0.6.
-        texts: Sentences with which the folder is tried.
-        card: Further entries of the model card.
-
-    Returns:
-        The folder.
-
-    Raises:
-        FileExistsError: If the folder exists.
-        ImportError: If the runtime or a converter is not installed.
-        RuntimeError: If Keras does not run on TensorFlow, or the folder translates something in
-            another way than the model.
-        ValueError: If the runtime is unknown, a vocabulary does not fit the model, or an argument
-            of the search is invalid.
-
-    Example:
-        ```python notest
-        export_portable_translator(model, source_tokenizer, target_tokenizer, "portable/pt-en")
-        ```
+        card: Entries of the model card. Default: none.
     """
-    check_backend()
-    from keras_tnattn.text.sentence_translator import SentenceTranslator
 
-    check_runtime(runtime)
-    translate = SentenceTranslator(
-        model, source_tokenizer, target_tokenizer, beam_size, extra_tokens, length_penalty
-    )
-    texts = [*_sentences(source_tokenizer), *texts]
-    encode, step, grows = step_computations(model)
-    content = {
-        "format": reader.FORMAT,
-        "task": "translate",
-        "source": pieces_of(source_tokenizer),
-        "target": pieces_of(target_tokenizer),
-        "beam_size": beam_size,
-        "extra_tokens": extra_tokens,
-        "length_penalty": length_penalty,
-        "grows": grows,
-    }
-    with new_folder(folder) as whole:
-        files = {name: f"{name}{SUFFIXES[runtime]}" for name in ("encode", "step")}
-        write_computation(encode, whole / files["encode"])
-        write_computation(step, whole / files["step"])
-        write_text(whole, content, files, card)
-        translator = reader.load(whole)
-        for text in texts:
+    model: keras.Model
+    source_tokenizer: Any
+    target_tokenizer: Any
+    beam_size: int = 1
+    extra_tokens: int = 50
+    length_penalty: float = 0.6
+    card: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    kind = "a translator"
+    forms = ("Version", "Portable", "Page")
+    scripts = ("pieces.js", "translator.js")
+
+    def content(self) -> dict[str, Any]:
+        self._translate()  # checks the options
+        return {
+            "format": reader.FORMAT,
+            "task": "translate",
+            "source": pieces_of(self.source_tokenizer),
+            "target": pieces_of(self.target_tokenizer),
+            "beam_size": self.beam_size,
+            "extra_tokens": self.extra_tokens,
+            "length_penalty": self.length_penalty,
+            "grows": self._computations[2],
+        }
+
+    def write_files(self, folder: Path, suffix: str) -> dict[str, str]:
+        encode, step, _ = self._computations
+        files = {name: f"{name}{suffix}" for name in ("encode", "step")}
+        write_computation(encode, folder / files["encode"])
+        write_computation(step, folder / files["step"])
+        return files
+
+    def compare(self, folder: Path) -> None:
+        translate = self._translate()
+        translator = reader.load(folder)
+        for text in [*_sentences(self.source_tokenizer), *self.examples]:
             (expected,), (received,) = translate.n_best([text]), translator.n_best([text])
             # Hypotheses whose scores are nearly the same may change places.
             if not np.isclose(expected[0].score, received[0][1], rtol=1e-3, atol=1e-3):
                 raise RuntimeError(
-                    f"The folder for {runtime} translates {text!r} as {received[0][0]!r} and not, "
-                    f"as the model does, as {expected[0].text!r}"
+                    f"it translates {text!r} as {received[0][0]!r} and not, as the model does, as "
+                    f"{expected[0].text!r}"
                 )
-    return Path(folder)
+
+    def signatures(self) -> Signatures:
+        return translator_signatures(
+            self.model,
+            self.source_tokenizer,
+            self.target_tokenizer,
+            self.beam_size,
+            self.extra_tokens,
+            self.length_penalty,
+        )
+
+    @functools.cached_property
+    def _computations(self) -> tuple[Computation, Computation, list[bool]]:
+        return step_computations(self.model)
+
+    def _translate(self) -> "SentenceTranslator":
+        from keras_tnattn.text.sentence_translator import SentenceTranslator
+
+        return SentenceTranslator(
+            self.model,
+            self.source_tokenizer,
+            self.target_tokenizer,
+            self.beam_size,
+            self.extra_tokens,
+            self.length_penalty,
+        )
 
 
-def step_computations(model: Translator) -> tuple[Computation, Computation, list[bool]]:
+def step_computations(
+    model: models.Translator,
+) -> tuple[Computation, Computation, list[bool]]:
     """Returns what the files `encode` and `step` compute; raises as `TranslatorSteps`.
 
     The first is from `source`, ids `(B, S)`, to a dict of `context_000`, `context_001` and so on,

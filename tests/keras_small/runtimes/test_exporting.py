@@ -7,22 +7,16 @@ import keras
 import numpy as np
 import pytest
 from conformance import relative_error
+from exported_files import run
 from slow_cases import slow_but
 
-from keras_small import compress
+from keras_small import compress, export
 from keras_small.formats import chains, low_rank
 from keras_small.formats.recurrent import quantize_cells
-from keras_small.runtimes import (
-    export_file,
-    export_litert,
-    export_onnx,
-    export_openvino,
-    export_saved_model,
-    file_costs,
-    file_sizes,
-    running,
-)
-from keras_small.runtimes import files as formats
+from keras_small.runtimes import file_costs, file_sizes
+from keras_small.runtimes.expected import Expected, fewest_exact
+from keras_small.runtimes.exporting import write_file
+from keras_small.runtimes.forms import FORMS
 from keras_small.storage import (
     AdaptiveEmbedding,
     QuantizedLowRankEmbedding,
@@ -38,16 +32,14 @@ from keras_tnattn.layers import GraphTensorNetwork, LowRankEmbedding, TTDense, T
 from keras_tnattn.models import language_model, text_classifier
 
 BACKEND = keras.backend.backend()
-EXPORTS = {
-    "SavedModel": export_saved_model,
-    "ONNX": export_onnx,
-    "LiteRT": export_litert,
-    "OpenVINO": export_openvino,
+SUFFIXES = {form.name: suffix for suffix, form in FORMS.items()}
+BACKENDS = {form.name: tuple(form.writers) for form in FORMS.values()}
+NEEDS = {
+    "SavedModel": "tensorflow",
+    "ONNX": "onnxruntime",
+    "LiteRT": "ai_edge_litert",
+    "OpenVINO": "openvino",
 }
-PACKAGES = ("tensorflow", "onnxruntime", "ai_edge_litert", "openvino")
-NEEDS = dict(zip(EXPORTS, PACKAGES, strict=True))
-SUFFIXES = dict(zip(EXPORTS, ("", ".onnx", ".tflite", ".xml"), strict=True))
-RUNS = {**dict.fromkeys(EXPORTS, running.run_file), "SavedModel": running.run_saved_model}
 IDS = np.random.default_rng(0).integers(1, 30, (3, 9)).astype("int32")
 IDS[0, 5:] = 0
 # Converters warn of their own libraries.
@@ -60,30 +52,30 @@ def classifier():
     return text_classifier(30, 3, attention, embedding_dim=8, word_dropout=0.2)
 
 
-@pytest.mark.parametrize("form", EXPORTS)
+@pytest.mark.parametrize("form", SUFFIXES)
 def test_computes_what_the_model_does(form, tmp_path):
     path = tmp_path / f"model{SUFFIXES[form]}"
     model = classifier()
-    if BACKEND not in formats.BACKENDS[form]:
+    if BACKEND not in BACKENDS[form]:
         with pytest.raises(RuntimeError, match=f"KERAS_BACKEND=.*backend='{BACKEND}'"):
-            EXPORTS[form](model, path, IDS)
+            export(model, path, IDS)
         return
     pytest.importorskip(NEEDS[form])
     options = {"length": 9} if BACKEND == "jax" else {}
-    assert EXPORTS[form](model, path, IDS, **options) == path
+    assert export(model, path, IDS, **options) == path
     files = {path.name, path.with_suffix(".bin").name} if form == "OpenVINO" else {path.name}
     assert {p.name for p in tmp_path.iterdir()} == files
     with pytest.raises(FileExistsError, match="model"):
-        EXPORTS[form](model, path, IDS)
+        export(model, path, IDS)
     if BACKEND == "torch":
         return
     # Another batch size and, where it is not fixed, length.
     other = IDS[:2] if BACKEND == "jax" else np.tile(IDS[:2], (1, 3))
     expected = model.predict(other, verbose=0)
-    np.testing.assert_allclose(RUNS[form](str(path), other)[0], expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(run(path, other)[0], expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.skipif(BACKEND not in formats.BACKENDS["ONNX"], reason="does not write ONNX")
+@pytest.mark.skipif(BACKEND not in BACKENDS["ONNX"], reason="does not write ONNX")
 def test_a_model_of_two_inputs_becomes_onnx(tmp_path):
     pytest.importorskip("onnxruntime")
     inputs = {name: keras.Input((8,), name=name) for name in ("left", "right")}
@@ -91,17 +83,17 @@ def test_a_model_of_two_inputs_becomes_onnx(tmp_path):
     model = keras.Model(inputs, maps["left"] - 2 * maps["right"])
     rng = np.random.default_rng(0)
     example = {name: rng.normal(size=(3, 8)).astype("float32") for name in inputs}
-    assert export_onnx(model, tmp_path / "model.onnx", example).exists()
+    assert export(model, tmp_path / "model.onnx", example).exists()
     with pytest.raises(ValueError, match=r"inputs \['left', 'right'\]. Received: inputs \['a'\]"):
-        export_onnx(model, tmp_path / "other.onnx", {"a": example["left"]})
+        export(model, tmp_path / "other.onnx", {"a": example["left"]})
 
 
-@pytest.mark.skipif(BACKEND not in formats.BACKENDS["OpenVINO"], reason="does not write OpenVINO")
+@pytest.mark.skipif(BACKEND not in BACKENDS["OpenVINO"], reason="does not write OpenVINO")
 def test_weights_of_another_model_are_not_replaced(tmp_path):
     pytest.importorskip("openvino")
     (tmp_path / "model.bin").write_text("of another model")
     with pytest.raises(FileExistsError, match=r"never overwrite.*model\.bin"):
-        export_openvino(classifier(), tmp_path / "model.xml", IDS)
+        export(classifier(), tmp_path / "model.xml", IDS)
     assert [path.name for path in tmp_path.iterdir()] == ["model.bin"]
     assert (tmp_path / "model.bin").read_text() == "of another model"
 
@@ -120,19 +112,19 @@ def test_a_model_without_known_inputs_takes_ids_of_any_length(form, tmp_path):
     path = tmp_path / f"model{SUFFIXES[form]}"
     model = Sums()
     model(IDS)
-    EXPORTS[form](model, path, IDS)
-    (got,) = RUNS[form](str(path), np.array([[1, 2, 3, 4], [5, 6, 7, 8]], "int32"))
+    export(model, path, IDS)
+    (got,) = run(path, np.array([[1, 2, 3, 4], [5, 6, 7, 8]], "int32"))
     np.testing.assert_array_equal(got, [[10], [26]])
 
 
-@pytest.mark.parametrize("form", EXPORTS)
+@pytest.mark.parametrize("form", SUFFIXES)
 def test_a_file_that_computes_something_else_is_not_kept(form, tmp_path):
-    if BACKEND not in formats.BACKENDS[form]:
+    if BACKEND not in BACKENDS[form]:
         pytest.skip("cannot be written on this backend")
     pytest.importorskip(NEEDS[form])
     model = keras.Sequential([keras.Input((4,)), Moving()])
     with pytest.raises(RuntimeError, match=f"as {form}") as raised:
-        EXPORTS[form](model, tmp_path / f"model{SUFFIXES[form]}", np.ones((2, 4), "float32"))
+        export(model, tmp_path / f"model{SUFFIXES[form]}", np.ones((2, 4), "float32"))
     assert "something else" in str(raised.value.__cause__)
     assert not list(tmp_path.iterdir())
 
@@ -154,15 +146,39 @@ def test_outputs_agree_in_values_and_shape(outputs, differ):
 
     raises = pytest.raises(ValueError, match="computes something else")
     with raises if differ else contextlib.nullcontext():
-        running.Expected(model, [np.zeros(3)]).check(lambda inputs: [outputs])
+        Expected(model, [np.zeros(3)]).check([[outputs]])
 
 
 def test_infinities_of_masked_classes_agree():
     outputs = np.array([[1.0, -np.inf], [2.0, -np.inf]] * 8)
-    expected = running.Expected(lambda inputs: outputs, [np.zeros(16)])
-    expected.check(lambda inputs: [outputs])
-    assert expected.error(lambda inputs: [1.5 * outputs]) == 0.5
-    assert expected.row_error(lambda inputs: [1.5 * outputs]) == 0.5
+    expected = Expected(lambda inputs: outputs, [np.zeros(16)])
+    expected.check([[outputs]])
+    assert expected.error([[1.5 * outputs]]) == 0.5
+    assert expected.row_error([[1.5 * outputs]]) == 0.5
+
+
+def test_few_rows_prove_nothing():
+    for count, error in ((7, np.inf), (8, 0.5)):
+        outputs = np.vstack([np.ones((count, 3)), np.zeros((9, 3))])
+        expected = Expected(lambda inputs, outputs=outputs: outputs, [np.zeros(16)])
+        assert expected.row_error([[1.5 * outputs]]) == error
+
+
+def test_as_few_products_as_possible_are_exact():
+    errors = {"a": 0.3, "b": 0.04, "c": 0.5, "d": 0.03}
+    tried = []
+
+    def error_of(exact):
+        tried.append(exact)
+        return float(np.linalg.norm([e for name, e in errors.items() if name not in exact]))
+
+    assert fewest_exact(list(errors), error_of, 1.0) == frozenset()
+    assert fewest_exact(list(errors), error_of, 0.31) == {"c"}
+    assert fewest_exact(list(errors), error_of, 0.045) == {"a", "c"} | {"b"}
+    assert fewest_exact(list(errors), error_of, 0.0) == set(errors)
+    tried.clear()
+    # Together they are worse than each by itself.
+    assert fewest_exact(["a", "b"], lambda exact: 1.0 - len(exact) / 2, 0.5) == {"a"}
 
 
 def test_inputs_with_other_names_are_timed_in_order(tmp_path):
@@ -170,7 +186,7 @@ def test_inputs_with_other_names_are_timed_in_order(tmp_path):
     first, second = keras.Input((4,), name="second"), keras.Input((6,), name="first")
     joined = keras.layers.Concatenate()([first, second])
     model = keras.Model({"b": first, "a": second}, keras.layers.Dense(3)(joined))
-    path = export_onnx(model, tmp_path / "model.onnx")
+    path = export(model, tmp_path / "model.onnx")
     assert file_costs(path, model, {"a": np.ones((2, 6)), "b": np.ones((2, 4))}).error < 1e-6
 
 
@@ -189,18 +205,19 @@ def files_in(path):
 
 
 def test_files_of_another_export_do_not_become_part_of_this_one(tmp_path):
-    form = next(form for form, backends in formats.BACKENDS.items() if BACKEND in backends)
+    form = next(form for form, backends in BACKENDS.items() if BACKEND in backends)
+    name = f"a{SUFFIXES[form]}"
     options = {"length": 9} if BACKEND == "jax" else {}
     model = of_layer(keras.layers.Embedding(30, 4))
-    EXPORTS[form](model, tmp_path / "alone" / "a", IDS, **options)
-    with partial_folder(tmp_path / "a") as other:  # of an export that is still running
-        (other / "a").mkdir()
-        (other / "a/stray").touch()
-        EXPORTS[form](model, tmp_path / "a", IDS, **options)
-        assert files_in(other) == {Path("a"), Path("a/stray")}
-        assert {path.name for path in tmp_path.iterdir()} == {"alone", "a", other.name}
-    assert files_in(tmp_path / "a") == files_in(tmp_path / "alone/a")
-    assert {path.name for path in tmp_path.iterdir()} == {"alone", "a"}
+    export(model, tmp_path / "alone" / name, IDS, **options)
+    with partial_folder(tmp_path / name) as other:  # of an export that is still running
+        (other / name).mkdir()
+        (other / name / "stray").touch()
+        export(model, tmp_path / name, IDS, **options)
+        assert files_in(other) == {Path(name), Path(name, "stray")}
+        assert {path.name for path in tmp_path.iterdir()} == {"alone", name, other.name}
+    assert files_in(tmp_path / name) == files_in(tmp_path / "alone" / name)
+    assert {path.name for path in tmp_path.iterdir()} == {"alone", name}
 
 
 def quantized(mode):
@@ -325,7 +342,7 @@ def test_weights_keep_their_bytes(name, form, tmp_path):
     pytest.importorskip(NEEDS[form])
     model = STORED[name]()
     stored = sum(np.asarray(weight.numpy()).nbytes for weight in model.weights)
-    path = export_file(model, tmp_path / f"model{SUFFIXES[form]}")
+    path = export(model, tmp_path / f"model{SUFFIXES[form]}")
     sizes = file_sizes(path)
     if form == "OpenVINO":  # its text grows with the number of operations
         assert sizes[str(path.with_suffix(".bin"))] <= 1.2 * stored + 2000
@@ -343,7 +360,7 @@ def test_several_outputs_and_masks_keep_their_names(form, tmp_path):
     x = keras.layers.MultiHeadAttention(2, 4)(x, x)
     x = keras.layers.Dense(8, activation="gelu")(x)
     model = keras.Model(ids, {"tokens": x, "mean": keras.layers.GlobalAveragePooling1D()(x)})
-    path = export_file(model, tmp_path / f"model{SUFFIXES[form]}", IDS)
+    path = export(model, tmp_path / f"model{SUFFIXES[form]}", IDS)
     if form == "ONNX":
         import onnxruntime
 
@@ -372,12 +389,12 @@ class Shifts(keras.layers.Layer):
         return keras.ops.cast(keras.ops.take(self.shifts, inputs), "float32")
 
 
-@pytest.mark.skipif(BACKEND not in formats.BACKENDS["LiteRT"], reason="does not write LiteRT")
+@pytest.mark.skipif(BACKEND not in BACKENDS["LiteRT"], reason="does not write LiteRT")
 def test_negative_integers_come_back(tmp_path):
     pytest.importorskip("ai_edge_litert")
     model = keras.Sequential([keras.Input((3,), dtype="int32"), Shifts()])
-    path = export_litert(model, tmp_path / "model.tflite")
-    (got,) = running.run_file(str(path), np.array([[0, 99, 250]], "int32"))
+    path = export(model, tmp_path / "model.tflite")
+    (got,) = run(path, np.array([[0, 99, 250]], "int32"))
     np.testing.assert_array_equal(got, [[-100, -1, -50]])
 
 
@@ -409,8 +426,8 @@ def test_quotients_are_rounded_down(form, dtype, tmp_path):
     pytest.importorskip(NEEDS[form])
     model = keras.Sequential([keras.Input((3,), dtype="int32"), Quotients(dtype)])
     example = np.array([[7, 6, 1], [9, 8, 5]], "int32")
-    path = export_file(model, tmp_path / f"model{SUFFIXES[form]}", example)
-    (got,) = RUNS[form](str(path), example)
+    path = export(model, tmp_path / f"model{SUFFIXES[form]}", example)
+    (got,) = run(path, example)
     np.testing.assert_array_equal(
         got[0], [[np.floor(x / -3), np.floor(-x / 4), np.floor(x / -3), -x % 4] for x in example[0]]
     )
@@ -423,7 +440,7 @@ def test_openvino_reads_the_smaller_onnx_file_too(tmp_path):
     model = text_classifier(2000, 3, "tsa", embedding_dim=64)  # rows of two groups
     table = model.get_layer("embedding").get_weights()[0]
     small = compress(model, 6.0, bits=4, data=IDS, verbose=0).model
-    files = [export_file(small, tmp_path / f"model{x}", IDS, 200) for x in (".onnx", ".xml")]
+    files = [export(small, tmp_path / f"model{x}", IDS, 200) for x in (".onnx", ".xml")]
     onnx, xml = (sum(file_sizes(file).values()) for file in files)
     stored = sum(np.asarray(weight.numpy()).nbytes for weight in small.weights)
     assert stored < table.nbytes / 4
@@ -431,7 +448,7 @@ def test_openvino_reads_the_smaller_onnx_file_too(tmp_path):
     assert onnx < xml
     expected = small.predict(IDS, verbose=0)
     for file in files:
-        (received,) = running.run_file(str(file), IDS)
+        (received,) = run(file, IDS)
         np.testing.assert_allclose(received, expected, atol=1e-5)
 
 
@@ -442,10 +459,10 @@ def test_a_graph_tensor_network_takes_any_length(form, tmp_path):
     pytest.importorskip(NEEDS[form])
     model = keras.Sequential([keras.Input((None, 8)), GraphTensorNetwork(2, receive_from="both")])
     example = np.random.default_rng(0).normal(size=(2, 70, 8)).astype("float32")
-    path = export_file(model, tmp_path / f"model{SUFFIXES[form]}", example[:, :5])
+    path = export(model, tmp_path / f"model{SUFFIXES[form]}", example[:, :5])
     for length in (1, 70):
         x = example[:, :length]
-        (outputs,) = RUNS[form](str(path), x)
+        (outputs,) = run(path, x)
         np.testing.assert_allclose(outputs, model.predict(x, verbose=0), 1e-4, 1e-5)
 
 
@@ -504,24 +521,24 @@ CONVERTED_TO = [
 )
 def test_a_file_computes_what_the_model_does(name, form, tmp_path):
     pytest.importorskip(NEEDS[form])
-    export_file(CONVERTED[name](), tmp_path / f"model{SUFFIXES[form]}")  # compares the outputs
+    export(CONVERTED[name](), tmp_path / f"model{SUFFIXES[form]}")  # compares the outputs
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="converts on TensorFlow only")
 def test_a_file_that_no_runtime_knows_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"\.onnx, \.tflite or \.xml.*model\.h5"):
-        export_file(classifier(), tmp_path / "model.h5")
-    with pytest.raises(ValueError, match=r"model\.bin"):
-        export_openvino(classifier(), tmp_path / "model.bin")
+    for name in ("model.h5", "model.bin"):
+        with pytest.raises(ValueError, match=rf"\.onnx, \.tflite or \.xml.*{name}"):
+            export(classifier(), tmp_path / name)
+    with pytest.raises(TypeError, match=r"load_model.*Received: model='model\.keras'"):
+        export("model.keras", tmp_path / "model.onnx")
 
 
 def test_a_runtime_that_is_missing_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(formats.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     form = "LiteRT" if BACKEND == "tensorflow" else "ONNX"
-    if BACKEND not in formats.BACKENDS[form]:
+    if BACKEND not in BACKENDS[form]:
         pytest.skip("writes neither ONNX nor LiteRT files")
     with pytest.raises(ImportError, match=r"pip install '\.\[(litert|onnx)\]'"):
-        EXPORTS[form](classifier(), tmp_path / f"model{SUFFIXES[form]}")
+        export(classifier(), tmp_path / f"model{SUFFIXES[form]}")
 
 
 def integer_products():
@@ -552,9 +569,9 @@ def test_rounded_inputs_spoil_outputs_no_more_than_they_may(tmp_path, monkeypatc
     expected = model.predict(example, verbose=0)
 
     def exported(name, bound):
-        path = export_onnx(model, tmp_path / f"{name}.onnx", example, max_error=bound)
+        path = export(model, tmp_path / f"{name}.onnx", example, max_error=bound)
         onnx.checker.check_model(path)
-        (output,) = running.run_file(str(path), example)
+        (output,) = run(path, example)
         kinds = [
             node.op_type + str([x.i for x in node.attribute if x.name == "accuracy_level"])
             for node in onnx.load(path).graph.node
@@ -592,7 +609,7 @@ def test_products_of_few_rows_read_blocks(shape, merging, operation, tmp_path, m
     parts = [getattr(keras.layers, name)() for name in merging]
     parts += [keras.layers.Dense(96, "relu"), keras.layers.Dense(64), keras.layers.Dense(32)]
     model = compress(keras.Sequential([keras.Input(shape), *parts]), bits=4, formats=()).model
-    path = export_onnx(model, tmp_path / "model.onnx", max_error=1.0)
+    path = export(model, tmp_path / "model.onnx", max_error=1.0)
     kinds = [node.op_type for node in onnx.load(path).graph.node]
     assert kinds.count(operation) == 3
 
@@ -606,10 +623,11 @@ def test_rows_of_different_sizes_have_scales_of_their_own(tmp_path, monkeypatch)
     data = np.random.default_rng(0).normal(size=(300, 48)).astype("float32")
     for number, size, count in ((300, 1, 0), (300, 1000, 2), (4, 1, 2)):  # four rows prove nothing
         rows = data[:number] * np.repeat(np.float32([1, size]), number // 2)[:, None]
-        path = export_file(model, tmp_path / f"{number}-{size}.onnx", data, None, 0.03, rows)
+        path = tmp_path / f"{number}-{size}.onnx"
+        write_file(model, path, data, max_error=0.03, data=[rows])
         kinds = [node.op_type for node in onnx.load(path).graph.node]
         assert kinds.count("ReduceMax") == count  # one for each product
-        (output,), expected = running.run_file(str(path), rows), model.predict(rows, verbose=0)
+        (output,), expected = run(path, rows), model.predict(rows, verbose=0)
         errors = np.linalg.norm(output - expected, axis=1) / np.linalg.norm(expected, axis=1)
         assert 1e-4 < errors.max() < 0.05
 
@@ -617,10 +635,36 @@ def test_rows_of_different_sizes_have_scales_of_their_own(tmp_path, monkeypatch)
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="writes OpenVINO files on TensorFlow only")
 def test_openvino_gets_integers_that_it_knows(tmp_path):
     pytest.importorskip("openvino")
-    path = export_openvino(integer_products(), tmp_path / "model.xml")  # compares the outputs
+    path = export(integer_products(), tmp_path / "model.xml")  # compares the outputs
     text = path.read_text()
     assert text.count('element_type="u4"') == 4  # the numbers and the zeros of two matrices
     assert text.count('element_type="u8"') >= 4
     assert text.count('type="Subtract"') == 4
     assert "Floor" not in text
     assert "BitwiseAnd" not in text
+
+
+def small_network():
+    parts = [keras.layers.Dense(256, name="d"), keras.layers.Dense(256, name="e")]
+    inner = keras.Sequential([keras.Input((256,)), *parts], name="gate")
+    inputs = keras.Input((256,))
+    return compress(keras.Model(inputs, inner(inputs)), bits=4, formats=(), verbose=0)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="writes LiteRT files on TensorFlow only")
+def test_a_file_larger_than_its_small_model_says_so(tmp_path, capsys):
+    pytest.importorskip("ai_edge_litert")
+    result = small_network()
+    # LiteRT multiplies with integers of 4 bits only where they have no zeros.
+    assert export(result, tmp_path / "model.tflite") == tmp_path / "model.tflite"
+    printed = capsys.readouterr().out
+    assert "to 8 bits with a scale for each unit: gate/" in printed
+    assert "compress(..., for_runtime='litert')" in printed
+    assert "times the" in result.report.notes[-1]
+    (costs,) = result.report.files
+    assert set(costs.changes) == {"gate/d", "gate/e"}
+    export(result.model, tmp_path / "again.tflite")
+    assert "note: again.tflite takes" in capsys.readouterr().out
+    export(result.model, tmp_path / "model.xml")
+    export(keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)]), tmp_path / "x.tflite")
+    assert "note" not in capsys.readouterr().out

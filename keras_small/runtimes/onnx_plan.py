@@ -1,0 +1,130 @@
+"""Decides which products of an ONNX file compute with integers, before the file is written."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+
+from keras_small.runtimes.computation import Computation
+from keras_small.runtimes.expected import Expected, fewest_exact
+from keras_small.runtimes.onnx_convolutions import Numbers, numbers_of
+from keras_small.runtimes.trials import is_fast, outputs_of
+
+if TYPE_CHECKING:
+    from keras_small.runtimes.onnx_file import OnnxGraph
+
+# The rows of data with which ranges are chosen, and how many of them at once.
+_ROWS = 128
+_AT_ONCE = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How the products of a file compute.
+
+    Attributes:
+        exact: The names of the matrices whose products, recurrent layers or convolutions do not
+            round their inputs.
+        coarse: The names of the matrices whose products round all rows of a call with one scale.
+        convolutions: The names of the kernels of convolutions that compute with integers, but for
+            the exact ones.
+        ranges: What is known of the numbers around these convolutions, by the names of the tensors.
+        slow: The names of the kernels of convolutions that would take more time with integers.
+    """
+
+    exact: frozenset[str] = frozenset()
+    coarse: frozenset[str] = frozenset()
+    convolutions: frozenset[str] = frozenset()
+    ranges: Mapping[str, Numbers] = dataclasses.field(default_factory=dict)
+    slow: frozenset[str] = frozenset()
+
+
+def choose_plan(
+    graph: "OnnxGraph", wanted: Computation, expected: Expected, max_error: float
+) -> Plan:
+    """Returns a plan with as many products of integers as the bound of the error lets it have.
+
+    Args:
+        graph: The graph.
+        wanted: What the file computes. With data convolutions compute with integers, in ranges that
+            suit the data, and products round rows with one scale, where it is enough for the data.
+        expected: The outputs for the examples.
+        max_error: The largest relative error of these outputs.
+    """
+
+    def error_of(plan: Plan) -> float:
+        return expected.error(outputs_of(graph.file(plan).content, expected.examples, ".onnx"))
+
+    def with_fewest_exact(plan: Plan) -> Plan:
+        names = sorted(products | plan.convolutions)
+        exact = fewest_exact(
+            names, lambda exact: error_of(dataclasses.replace(plan, exact=exact)), max_error
+        )
+        return dataclasses.replace(plan, exact=exact)
+
+    products = graph.file(Plan()).rounding
+    rows = list(few_rows(wanted.data))
+    base = _with_convolutions(graph, rows)
+    coarse = _coarse_products(graph, wanted, base, products, max_error)
+    if coarse and error_of(dataclasses.replace(base, coarse=coarse)) <= max_error:
+        base = dataclasses.replace(base, coarse=coarse)
+    plan = with_fewest_exact(base)
+    # With some of them in floats, convolutions with integers can be slow.
+    if plan.exact & plan.convolutions and not _is_fast(graph, plan, rows[0]):
+        plan = with_fewest_exact(_without_convolutions(base))
+    return plan
+
+
+def _with_convolutions(graph: "OnnxGraph", rows: Sequence[list[np.ndarray]]) -> Plan:
+    """Returns a plan whose convolutions compute with integers, if that is fast."""
+    found = graph.convolutions() if rows else []
+    if not found:
+        return Plan()
+    wanted = {str(value.name) for x in found for value in (x.source, x.end)}
+    content, names = graph.content_with_outputs(wanted)
+    outputs = outputs_of(content, rows, ".onnx")
+    ranges = numbers_of(dict(zip(names, arrays, strict=True)) for arrays in outputs)
+    plan = Plan(convolutions=frozenset(x.name for x in found), ranges=ranges)
+    return plan if _is_fast(graph, plan, rows[0]) else _without_convolutions(plan)
+
+
+def _without_convolutions(plan: Plan) -> Plan:
+    return dataclasses.replace(plan, convolutions=frozenset(), ranges={}, slow=plan.convolutions)
+
+
+def _is_fast(graph: "OnnxGraph", plan: Plan, row: list[np.ndarray]) -> bool:
+    """Whether a plan takes about as little time as the same with all convolutions in floats."""
+    floats = dataclasses.replace(plan, exact=plan.exact | plan.convolutions)
+    return is_fast(graph.file(plan).content, graph.file(floats).content, row, ".onnx")
+
+
+def _coarse_products(
+    graph: "OnnxGraph", wanted: Computation, plan: Plan, products: frozenset[str], bound: float
+) -> frozenset[str]:
+    """Returns the products whose rows can share a scale by the errors of the data's rows."""
+    parts = list(zip(*few_rows(wanted.data), strict=True))
+    if not products or not parts:
+        return frozenset()
+    if any(len({x.shape[1:] for x in part}) > 1 for part in parts):
+        return frozenset()
+    # Rows from all of the data in one call.
+    arrays = [np.concatenate(part) for part in parts]
+    rows = keras.tree.pack_sequence_as(wanted.data[0], arrays)
+    expected = Expected(wanted.function, [rows])
+
+    def error_of(fine: frozenset[str]) -> float:
+        file = graph.file(dataclasses.replace(plan, coarse=products - fine))
+        return expected.row_error(outputs_of(file.content, expected.examples, ".onnx"))
+
+    return products - fewest_exact(sorted(products), error_of, bound)
+
+
+def few_rows(batches: Sequence[Any]) -> Iterator[list[np.ndarray]]:
+    """Yields few inputs at a time, and not too many, from all batches."""
+    for batch in batches:
+        arrays = keras.tree.flatten(batch)
+        step = max(-(-len(arrays[0]) * len(batches) // _ROWS), 1)  # 1 of no rows
+        for start in range(0, len(arrays[0]), step * _AT_ONCE):
+            yield [array[start : start + step * _AT_ONCE : step] for array in arrays]

@@ -1,0 +1,138 @@
+"""Writes OpenVINO models, whose text is an `.xml` file and whose weights are a `.bin` file.
+
+OpenVINO multiplies with the integers of kernels and looks up those of tables, and computes what
+else depends on weights alone when it compiles the model. The text takes about 250 bytes for each
+operation.
+"""
+
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+
+from keras_small.runtimes.computation import Computation
+from keras_small.runtimes.onnx_conversion import content_of, convert, node_name, tidy
+from keras_small.runtimes.onnx_kernels import why_not_held
+from keras_small.runtimes.recurrent import fused_loops
+from keras_small.runtimes.tracing import Traced
+from keras_small.runtimes.trials import outputs_of
+from keras_small.storage.integer_groups import pack
+from keras_small.storage.stand_ins import StoredMatrix
+
+# Up to this number of entries OpenVINO's text for what restores a matrix is longer than floats.
+_FEW = 1024
+
+
+def write(wanted: Computation, path: Path, max_error: float) -> dict[str, str]:
+    """Writes the two files of a computation, which are exact, and checks them.
+
+    Returns:
+        What the file has in place of matrices of integers, and why, by their names.
+    """
+    # The operations of OpenVINO take kernels that it does not compute from integers.
+    with fused_loops(wanted.model, with_products=False):
+        graph = wanted.trace(why_not_held=why_not_held)
+    _save(_openvino_model(graph), path)
+    expected = wanted.expected_outputs()
+    expected.check(outputs_of(path, expected.examples))
+    return graph.restored
+
+
+def _openvino_model(model: Traced) -> Any:
+    """Returns the OpenVINO model of a graph, with its stored weights as constants.
+
+    They are inputs for the converter, which computes what depends on constants alone, and leaves
+    out operations that do nothing.
+    """
+    import openvino
+
+    # What `openvino.convert_model` calls, which also asks for consent to statistics.
+    from openvino._offline_transformations import apply_moc_transformations
+
+    file = convert(model)
+    tidy(file, model.output_names)
+    result = openvino.Core().read_model(content_of(file))
+    apply_moc_transformations(result, cf=False)
+    stored = {node_name(name): value for name, value in (model.weights | model.matrices).items()}
+    for parameter in result.get_parameters():
+        value = stored.get(parameter.get_friendly_name())
+        if value is not None:
+            new = _restore(value) if isinstance(value, StoredMatrix) else _constant(value)
+            parameter.output(0).replace(new.output(0))
+            result.remove_parameter(parameter)
+    # The reader leaves out inputs of which nothing depends.
+    read = {x.get_friendly_name(): x for x in result.get_parameters()}
+    inputs = [read.get(x.name) or _parameter(x) for x in file.graph.inputs if x.name not in stored]
+    return openvino.Model(result.get_results(), inputs)
+
+
+def _parameter(value: Any) -> Any:
+    """Returns the OpenVINO input for one of an ONNX graph."""
+    import openvino
+
+    sizes = [size if isinstance(size, int) else -1 for size in value.shape or ()]
+    kind = openvino.Type(value.dtype.numpy())
+    parameter = openvino.op.Parameter(kind, openvino.PartialShape(sizes))
+    parameter.set_friendly_name(value.name)
+    parameter.output(0).set_names({value.name})
+    return parameter
+
+
+def _constant(array: np.ndarray, bits: int = 8) -> Any:
+    """Returns an OpenVINO constant; of integers below 16 in 4 bits each with `bits=4`."""
+    import openvino
+
+    if bits == 8:
+        return openvino.op.Constant(np.ascontiguousarray(array))
+    tensor = openvino.Tensor(openvino.Type.u4, array.shape)
+    tensor.data.reshape(-1)[:] = pack(array.ravel(), bits)
+    return openvino.op.Constant(tensor)
+
+
+def _restore(matrix: StoredMatrix) -> Any:
+    """Returns OpenVINO operations that restore a matrix.
+
+    The runtime knows them: it multiplies with the integers, or restores the matrix once.
+    """
+    from openvino import opset13 as ops
+
+    if matrix.numbers.size <= _FEW:
+        return _constant(matrix.values())
+    padded, bits = matrix.padded(), 4 if matrix.bits <= 4 else 8
+    numbers, zeros = (
+        ops.convert(_constant(array.astype("uint8"), bits), "f32")
+        for array in (padded.grouped(padded.numbers), padded.grouped(padded.zeros))
+    )
+    value = ops.multiply(ops.subtract(numbers, zeros), _constant(padded.grouped(padded.scales)))
+    if padded.numbers.shape != matrix.numbers.shape:
+        value = ops.reshape(value, _constant(np.array(padded.numbers.shape)), False)
+        ends = [np.array([n]) for n in (0, matrix.numbers.shape[matrix.axis], 1, matrix.axis)]
+        value = ops.slice(value, *map(_constant, ends))
+    value = ops.reshape(value, _constant(np.array([matrix.shape[n] for n in matrix.order])), False)
+    order = np.argsort(matrix.order)
+    return value if list(order) == sorted(order) else ops.transpose(value, _constant(order))
+
+
+def _save(model: Any, path: Path) -> None:
+    """Writes the files `.xml` and `.bin`, the first without what only people read."""
+    import openvino
+
+    openvino.save_model(model, path, compress_to_fp16=False)
+    net = ElementTree.parse(path).getroot()
+    names = {",".join(port.get_names()) for port in model.outputs}
+    for n, layer in enumerate(net.iter("layer")):
+        ends = layer.get("type") in ("Parameter", "Result")
+        if not ends:
+            layer.set("name", f"{n:x}")
+        for port in layer.iterfind("input/port"):
+            port.attrib.pop("precision")  # that of the output that it reads
+        for port in layer.iter("port"):
+            port[:] = []
+            if layer.get("type") != "Parameter" and port.get("names") not in names:
+                port.attrib.pop("names", None)
+    for parent in list(net.iter()):
+        parent.text = parent.tail = None
+        for child in parent.findall("rt_info"):
+            parent.remove(child)
+    path.write_bytes(ElementTree.tostring(net).replace(b" />", b"/>"))

@@ -1,0 +1,43 @@
+"""Writes SavedModels of numeric and other models, with Keras' exporter."""
+
+import keyword
+import re
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_small.runtimes.computation import Computation
+from keras_small.runtimes.expected import Expected, resolution_of
+from keras_small.runtimes.tracing import steps_as_rows
+from keras_small.runtimes.trials import outputs_of
+from keras_tnattn.export.signatures import write_archive
+
+
+def write(wanted: Computation, path: Path, max_error: float) -> dict[str, str]:
+    """Writes the SavedModel of a model, which is exact, and checks it; returns no changes."""
+    # Gradients by `keras.ops.custom_gradient` cannot be converted; no served model needs any.
+    is_jax = keras.backend.backend() == "jax"
+    options = {"jax2tf_kwargs": {"with_gradient": False}} if is_jax else {}
+    archive = keras.export.ExportArchive()
+    with steps_as_rows(wanted.model):
+        specs = [_with_argument_names(wanted.specs)]
+        archive.track_and_add_endpoint("serve", wanted.model, specs, **options)
+        write_archive(archive, path, ["serve"])
+    expected = Expected(wanted.function, wanted.examples, resolution_of(wanted.model))
+    expected.check(outputs_of(path, expected.examples, suffix=""))
+    return {}
+
+
+def _with_argument_names(specs: Any) -> Any:
+    """Returns specs with names that TensorFlow takes: distinct identifiers, no words of Python."""
+    names: list[str] = []
+    for spec in keras.tree.flatten(specs):
+        name = re.sub(r"\W", "_", spec.name, flags=re.ASCII).lstrip("_") or "inputs"
+        while name in names or keyword.iskeyword(name) or name == "self":
+            name += "_"
+        names.append(name)
+    rest = iter(names)
+    return keras.tree.map_structure(
+        lambda spec: keras.InputSpec(dtype=spec.dtype, shape=spec.shape, name=next(rest)), specs
+    )

@@ -1,0 +1,140 @@
+"""Tries new files in a process of their own, so that a runtime that crashes ends no other.
+
+The process starts with the first trial and serves all later ones, since a start takes a second.
+"""
+
+import atexit
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import keras
+import numpy as np
+
+import keras_tnattn_runtime
+
+_COMMAND = (sys.executable, "-m", "keras_tnattn_runtime.trials")
+_LAST_BYTES = 2000  # of what a process printed before its end
+
+
+class _TrialProcess:
+    """A process that answers one request at a time, started when it is first needed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._owner = 0
+        self._process: subprocess.Popen | None = None
+        self._printed: IO[bytes] | None = None
+
+    def ask(self, function: str, *arguments: Any) -> Any:
+        """Returns what a function of `keras_tnattn_runtime.trials` returns.
+
+        Raises:
+            RuntimeError: If the function raises an error, or its process ends.
+        """
+        with self._lock:
+            process = self._running()
+            try:
+                pickle.dump((function, arguments), process.stdin)
+                process.stdin.flush()
+                is_answer, answer = pickle.load(process.stdout)
+            except (EOFError, OSError, pickle.UnpicklingError) as error:
+                raise RuntimeError(self.end()) from error
+            except BaseException:  # an interrupted exchange would mix up the answers
+                self.end()
+                raise
+        if not is_answer:
+            raise RuntimeError(answer)
+        return answer
+
+    def _running(self) -> Any:
+        # A forked process must not share the pipes of the one that it comes from.
+        if self._owner == os.getpid() and self._process and self._process.poll() is None:
+            return self._process
+        root = str(Path(keras_tnattn_runtime.__file__).parents[1])
+        paths = [root, os.environ.get("PYTHONPATH", "")]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # this process has most of the memory
+        }
+        self._owner = os.getpid()
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115  closed in `end`
+        self._process = subprocess.Popen(
+            _COMMAND,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._printed,
+            env=environment,
+        )
+        return self._process
+
+    def end(self) -> str:
+        """Ends the process, if it was started by this one, and says how it ended."""
+        process, printed = self._process, self._printed
+        self._process = self._printed = None
+        if process is None or printed is None or self._owner != os.getpid():
+            return "the runtime's process could not be started"
+        for pipe in filter(None, (process.stdin, process.stdout)):
+            with contextlib.suppress(OSError):  # of what was never read
+                pipe.close()
+        try:
+            code = process.wait(timeout=1)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = process.wait()
+        with printed:
+            size = printed.seek(0, os.SEEK_END)
+            printed.seek(max(0, size - _LAST_BYTES))
+            lines = printed.read().decode(errors="replace").strip().splitlines()
+        last = f": {lines[-1]}" if lines else ""
+        return f"the runtime crashed while it ran the new file ({_name_of(code)}){last}"
+
+
+def _name_of(code: int) -> str:
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"exit status {code}"
+
+
+_process = _TrialProcess()
+atexit.register(_process.end)
+
+
+def outputs_of(
+    file: str | os.PathLike | bytes, examples: Sequence[Any], suffix: str | None = None
+) -> list[list[np.ndarray]]:
+    """Returns the outputs of a file for each example, run in a process of its own.
+
+    Args:
+        file: The file, the folder of a SavedModel, or the content of a file.
+        examples: Inputs as the model takes them, whatever the file calls them.
+        suffix: The end of the file's name, which a content needs. Default: that of `file`.
+    """
+    if not isinstance(file, bytes):
+        suffix = Path(file).suffix if suffix is None else suffix
+        file = str(file)
+    inputs = [_as_arrays(example, bool(suffix)) for example in examples]
+    answers = _process.ask("outputs", suffix, file, inputs)
+    return [keras.tree.flatten(answer) for answer in answers]
+
+
+def is_fast(content: bytes, other: bytes, example: Any, suffix: str) -> bool:
+    """Whether a file takes at most a tenth more time than another one, both given as contents."""
+    return _process.ask("is_fast", suffix, content, other, _as_arrays(example, True))
+
+
+def _as_arrays(example: Any, is_flat: bool) -> Any:
+    """Returns arrays in the structure of an example, or, for runtimes but TensorFlow, in a list."""
+    if is_flat:
+        return [np.asarray(x) for x in keras.tree.flatten(example)]
+    return keras.tree.map_structure(np.asarray, example)

@@ -1,0 +1,80 @@
+"""New files are tried in a process of its own, which may end."""
+
+import os
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+pytest.importorskip("onnxruntime")
+
+from keras_small import export
+from keras_small.runtimes import trials
+from keras_small.runtimes.forms import FORMS
+
+BACKEND = keras.backend.backend()
+SUFFIXES = [suffix for suffix, form in FORMS.items() if BACKEND in form.writers]
+# Converters warn of their own libraries.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture
+def process(monkeypatch):
+    process = trials._TrialProcess()
+    monkeypatch.setattr(trials, "_process", process)
+    yield process
+    process.end()
+
+
+def model_of(units):
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(units)])
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_crash_of_a_runtime_is_an_error(suffix, process, tmp_path, monkeypatch):
+    for module in FORMS[suffix].packages:
+        pytest.importorskip(module)
+    crash = "import os, sys; print('out of luck', file=sys.stderr, flush=True); os.abort()"
+    path = tmp_path / f"model{suffix}"
+    with monkeypatch.context() as patched:
+        patched.setattr(trials, "_COMMAND", (sys.executable, "-c", crash))
+        with pytest.raises(RuntimeError, match="crashed") as raised:
+            export(model_of(2), path)
+    message = str(raised.value)
+    assert f"as {FORMS[suffix].name} from" in message
+    assert "(SIGABRT): out of luck" in message
+    assert "Write another kind of file" in message
+    assert not list(tmp_path.iterdir())
+    assert export(model_of(2), path).exists()  # by the next process
+
+
+@pytest.mark.skipif(BACKEND == "jax", reason="does not write ONNX")
+def test_one_process_serves_all_trials(process, tmp_path):
+    for units in (2, 3):
+        export(model_of(units), tmp_path / f"{units}.onnx")
+        assert process._process.poll() is None
+        if units == 2:
+            first = process._process.pid
+    assert process._process.pid == first != os.getpid()
+    example = np.ones((2, 3), "float32")
+    assert trials.outputs_of(tmp_path / "3.onnx", [example])[0][0].shape == (2, 3)
+    # An error of the runtime is no crash.
+    (tmp_path / "broken.onnx").write_bytes(b"no model")
+    with pytest.raises(RuntimeError, match=r"(?i)protobuf|invalid"):
+        trials.outputs_of(tmp_path / "broken.onnx", [example])
+    assert process._process.pid == first
+
+
+def test_an_interrupted_trial_does_not_answer_the_next(process, monkeypatch):
+    example = np.ones((2, 3), "float32")
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(trials.pickle, "load", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            process.ask("outputs", ".none", "file", [example])
+    with pytest.raises(RuntimeError, match=r"\.other"):
+        process.ask("outputs", ".other", "file", [example])
