@@ -292,7 +292,6 @@ FUNCTIONS_OF_MANY_PARAMETERS = {
     "keras_small/compressing.py: compress",
     "keras_small/storage/base_low_rank.py: __init__",
     "keras_small/storage/integer_groups.py: _integers_in_turn",
-    "keras_tnattn/export/translator.py: export_translator",
     "keras_tnattn/layers/base_metric_attention.py: __call__",
     "keras_tnattn/layers/base_metric_attention.py: call",
     "keras_tnattn/layers/graph_attention.py: __init__",
@@ -314,8 +313,6 @@ FUNCTIONS_OF_MANY_PARAMETERS = {
     "keras_tnattn/models/translator.py: translator",
     "keras_tnattn/search/generator.py: __init__",
     "keras_tnattn_runtime/reader.py: stream",
-    "training/keras_tnattn_train/exports/classifier.py: export_classifier",
-    "training/keras_tnattn_train/exports/portable_translator.py: export_portable_translator",
 }
 
 
