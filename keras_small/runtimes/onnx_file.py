@@ -1,31 +1,31 @@
 """Writes ONNX files whose weights stay as they are stored.
 
-The graph is traced (`tracing.py`) and converted (`onnx_conversion.py`) once; a `Plan` says which
-products compute with integers (`onnx_plan.py`), and `onnx_kernels.py` has the forms of these.
+The graph is traced (`tracing.py`) and converted once; which of its products compute with integers
+is decided here, before the file is written. `onnx_graph.py` makes a file of a graph and a plan, and
+`onnx_kernels.py` has the forms of its products.
 """
 
 import collections
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
-import onnx
-import onnx_ir as ir
-import onnx_ir.passes.common as passes
+import keras
+import numpy as np
 
 from keras_small.runtimes.computation import Computation
-from keras_small.runtimes.onnx_conversion import content_of, convert, node_name, tidy
-from keras_small.runtimes.onnx_convolutions import Convolution, convolutions_of, write_integers
-from keras_small.runtimes.onnx_kernels import AGAIN, Inputs, MatrixWriter, why_not_held
-from keras_small.runtimes.onnx_plan import Plan, choose_plan
+from keras_small.runtimes.expected import Expected, fewest_exact
+from keras_small.runtimes.onnx_convolutions import numbers_of
+from keras_small.runtimes.onnx_graph import OnnxGraph, Plan
+from keras_small.runtimes.onnx_kernels import why_not_held
 from keras_small.runtimes.recurrent import fused_loops
-from keras_small.runtimes.tracing import Traced, flat_layers
-from keras_small.runtimes.trials import outputs_of
+from keras_small.runtimes.tracing import flat_layers
+from keras_small.runtimes.trials import is_fast, outputs_of
 
-# The first that has integers of 4 bits, which means the same as that of the converter by all other
-# operations.
-_OPSET = 21
-_IR_VERSION = 10
+# The rows of data with which ranges are chosen, and how many of them at once.
+_ROWS = 128
+_AT_ONCE = 8
 
 
 def write(wanted: Computation, path: Path, max_error: float) -> dict[str, str]:
@@ -60,104 +60,90 @@ def _by_layer(changes: Mapping[str, str], wanted: Computation) -> dict[str, str]
     return {names.get(key.rpartition("/")[2], key): change for key, change in changes.items()}
 
 
-class OnnxFile(NamedTuple):
-    """A file.
-
-    Attributes:
-        content: Its bytes.
-        rounding: The names of the matrices whose products round their inputs.
-        changes: What it has in place of matrices of integers, and why, by what reports call them.
-    """
-
-    content: bytes
-    rounding: frozenset[str]
-    changes: dict[str, str]
-
-
-class OnnxGraph:
-    """A converted graph, of which each plan makes a file.
+def choose_plan(
+    graph: OnnxGraph, wanted: Computation, expected: Expected, max_error: float
+) -> Plan:
+    """Returns a plan with as many products of integers as the bound of the error lets it have.
 
     Args:
-        traced: The traced graph.
+        graph: The graph.
+        wanted: What the file computes. With data convolutions compute with integers, in ranges that
+            suit the data, and products round rows with one scale, where it is enough for the data.
+        expected: The outputs for the examples.
+        max_error: The largest relative error of these outputs.
     """
 
-    def __init__(self, traced: Traced) -> None:
-        self._traced = traced
-        file = convert(traced)
-        passes.ShapeInferencePass()(file)
-        # As bytes, because each copy shares its constants with the message that it is made from.
-        self._converted = content_of(file)
+    def error_of(plan: Plan) -> float:
+        return expected.error(outputs_of(graph.file(plan).content, expected.examples, ".onnx"))
 
-    def file(self, plan: Plan) -> OnnxFile:
-        """Returns the file in which products compute as a plan says."""
-        model, rounding, changes = self._fill(plan)
-        tidy(model, self._traced.output_names)
-        names = self._traced.matrix_names
-        shown = {names.get(name, name): change for name, change in changes.items()}
-        return OnnxFile(content_of(model), rounding, shown)
-
-    def convolutions(self) -> list[Convolution]:
-        """Returns the convolutions that can compute with integers."""
-        return self._convolutions(self._copy())
-
-    def content_with_outputs(self, names: set[str]) -> tuple[bytes, list[str]]:
-        """Returns an exact file that returns the tensors of these names, and their order."""
-        model, _, _ = self._fill(Plan(exact=frozenset(self._traced.matrices)))
-        tensors = [*model.graph.inputs, *(x for node in model.graph for x in node.outputs)]
-        outputs = {str(x.name): x for x in tensors if x.name in names}
-        model.graph.outputs[:] = outputs.values()
-        return content_of(model), list(outputs)
-
-    def _copy(self) -> ir.Model:
-        return ir.from_proto(onnx.load_model_from_string(self._converted))
-
-    def _convolutions(self, model: ir.Model) -> list[Convolution]:
-        by_name = {value.name: value for value in model.graph.inputs}
-        matrices = self._traced.matrices.items()
-        return convolutions_of(
-            model.graph, {name: (by_name[node_name(name)], matrix) for name, matrix in matrices}
+    def with_fewest_exact(plan: Plan) -> Plan:
+        names = sorted(products | plan.convolutions)
+        exact = fewest_exact(
+            names, lambda exact: error_of(dataclasses.replace(plan, exact=exact)), max_error
         )
+        return dataclasses.replace(plan, exact=exact)
 
-    def _fill(self, plan: Plan) -> tuple[ir.Model, frozenset[str], dict[str, str]]:
-        """Returns a model, and what `OnnxFile` has of it, by the names of tensors."""
-        traced = self._traced
-        model = self._copy()
-        model.ir_version = _IR_VERSION
-        model.opset_imports.update({"": _OPSET, "com.microsoft": 1})
-        graph = model.graph
-        by_name = {value.name: value for value in graph.inputs}
-        writer = MatrixWriter(graph, graph.inputs[len(traced.inputs) :])
-        for name, array in traced.weights.items():
-            by_name[node_name(name)].replace_all_uses_with(writer.constant(array))
-        convolutions = self._convolutions(model) if plan.ranges else []
-        write_integers(writer, convolutions, plan.ranges, plan.exact)
-        names = {by_name[node_name(name)]: name for name in traced.matrices}
-        recurrent = writer.write_recurrent(names, plan.exact)
-        held = {
-            name: writer.write(value, traced.matrices[name], _inputs_of(plan, name))
-            for value, name in names.items()
-        }
-        del graph.inputs[len(traced.inputs) :]
-        passes.TopologicalSortPass()(model)
-        passes.RemoveUnusedNodesPass()(model)
-        rounding = {name for name, how in held.items() if how.rounds} | recurrent
-        changes = {name: how.change for name, how in held.items() if how.change}
-        for convolution in convolutions:
-            name = convolution.name
-            if name not in plan.exact:
-                rounding.add(name)
-                if convolution.scales is None:
-                    is_again = name in traced.matrices
-                    changes[name] = AGAIN if is_again else AGAIN.replace("again, ", "")
-            elif name in changes:
-                changes[name] = "floats: the error would exceed its bound"
-        changes |= dict.fromkeys(recurrent, AGAIN)
-        for name in plan.slow & changes.keys():
-            changes[name] = "floats: integers take more time"
-        return model, frozenset(rounding), changes
+    products = graph.file(Plan()).rounding
+    rows = list(few_rows(wanted.data))
+    base = _with_convolutions(graph, rows)
+    coarse = _coarse_products(graph, wanted, base, products, max_error)
+    if coarse and error_of(dataclasses.replace(base, coarse=coarse)) <= max_error:
+        base = dataclasses.replace(base, coarse=coarse)
+    plan = with_fewest_exact(base)
+    # With some of them in floats, convolutions with integers can be slow.
+    if plan.exact & plan.convolutions and not _is_fast(graph, plan, rows[0]):
+        plan = with_fewest_exact(_without_convolutions(base))
+    return plan
 
 
-def _inputs_of(plan: Plan, name: str) -> Inputs:
-    if name in plan.exact:
-        return Inputs.FLOATS
-    return Inputs.BY_CALL if name in plan.coarse else Inputs.BY_ROW
+def _with_convolutions(graph: OnnxGraph, rows: Sequence[list[np.ndarray]]) -> Plan:
+    """Returns a plan whose convolutions compute with integers, if that is fast."""
+    found = graph.convolutions() if rows else []
+    if not found:
+        return Plan()
+    wanted = {str(value.name) for x in found for value in (x.source, x.end)}
+    content, names = graph.content_with_outputs(wanted)
+    outputs = outputs_of(content, rows, ".onnx")
+    ranges = numbers_of(dict(zip(names, arrays, strict=True)) for arrays in outputs)
+    plan = Plan(convolutions=frozenset(x.name for x in found), ranges=ranges)
+    return plan if _is_fast(graph, plan, rows[0]) else _without_convolutions(plan)
+
+
+def _without_convolutions(plan: Plan) -> Plan:
+    return dataclasses.replace(plan, convolutions=frozenset(), ranges={}, slow=plan.convolutions)
+
+
+def _is_fast(graph: OnnxGraph, plan: Plan, row: list[np.ndarray]) -> bool:
+    """Whether a plan takes about as little time as the same with all convolutions in floats."""
+    floats = dataclasses.replace(plan, exact=plan.exact | plan.convolutions)
+    return is_fast(graph.file(plan).content, graph.file(floats).content, row, ".onnx")
+
+
+def _coarse_products(
+    graph: OnnxGraph, wanted: Computation, plan: Plan, products: frozenset[str], bound: float
+) -> frozenset[str]:
+    """Returns the products whose rows can share a scale by the errors of the data's rows."""
+    parts = list(zip(*few_rows(wanted.data), strict=True))
+    if not products or not parts:
+        return frozenset()
+    if any(len({x.shape[1:] for x in part}) > 1 for part in parts):
+        return frozenset()
+    # Rows from all of the data in one call.
+    arrays = [np.concatenate(part) for part in parts]
+    rows = keras.tree.pack_sequence_as(wanted.data[0], arrays)
+    expected = Expected(wanted.function, [rows])
+
+    def error_of(fine: frozenset[str]) -> float:
+        file = graph.file(dataclasses.replace(plan, coarse=products - fine))
+        return expected.row_error(outputs_of(file.content, expected.examples, ".onnx"))
+
+    return products - fewest_exact(sorted(products), error_of, bound)
+
+
+def few_rows(batches: Sequence[Any]) -> Iterator[list[np.ndarray]]:
+    """Yields few inputs at a time, and not too many, from all batches."""
+    for batch in batches:
+        arrays = keras.tree.flatten(batch)
+        step = max(-(-len(arrays[0]) * len(batches) // _ROWS), 1)  # 1 of no rows
+        for start in range(0, len(arrays[0]), step * _AT_ONCE):
+            yield [array[start : start + step * _AT_ONCE : step] for array in arrays]

@@ -184,7 +184,7 @@ def write_description(folder: Path, signatures: Mapping[str, Any]) -> None:
     files = sorted(file for file in folder.rglob("*") if file.is_file())
     described = {file.relative_to(folder).as_posix(): reader.describe_file(file) for file in files}
     path = folder / SIGNATURES
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(reader.sealed({"signatures": signatures, "files": described}))
 
 

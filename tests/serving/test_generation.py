@@ -249,9 +249,11 @@ def test_a_damaged_folder_is_not_served(folder, tmp_path):
         assert post(f"{url}/v2/models/tales/generate", {"text_input": ""})[0] == 404
         (status,) = get(f"{url}/v1/models/tales")[1]["model_version_status"]
         assert "Copy the file again" in status["status"]["error_message"]
-    path.with_name("text.json").write_text('{"format": 1}')
-    with pytest.raises(ValueError, match="may be damaged"):
-        reader.load(path.parent)
+    text = path.with_name("text.json")
+    for content in (b'{"format": 1}', reader.sealed({"format": 1})):
+        text.write_bytes(content)
+        with pytest.raises(ValueError, match="damaged"):
+            reader.load(path.parent)
 
 
 def test_needs_neither_tensorflow_nor_keras(folder):

@@ -87,20 +87,24 @@ def _export(args: ExportOptions) -> None:
     start_backend()
     run: Any = command.load(path) if command else PackagedClassifier(args.run)
     with input_errors((ImportError, FileNotFoundError, RuntimeError, ValueError)):
-        from keras_tnattn_train.exports import Form, Page, Portable, check_form, export
+        from keras_tnattn_train.exports import Form, Page, Portable, export
 
         forms: dict[str, Form] = {
             "onnx": Portable("onnxruntime"),
             "litert": Portable("litert"),
             "web": Page(args.onnxruntime_web),
         }
-        for kind in folders:
-            check_form(run.task(), forms[kind])
+        task = run.task()
+        if "web" in folders and "Page" not in task.forms:
+            raise InputError(
+                f"Expected --onnx or --litert of {task.kind}, which has no page. "
+                f"Received: --web of {path}"
+            )
         if args.saved_models:
             print(f"exported to {run.export(Path(args.saved_models, args.run))}")
         for kind, folder in folders.items():
             with without_noise():
-                export(run.task(), folder, forms[kind])
+                export(task, folder, forms[kind])
             print(f"wrote {folder}:")
             for file in sorted(folder.iterdir()):
                 print(f"{file.stat().st_size:>12,} bytes  {file.name}")

@@ -13,11 +13,11 @@ onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
 
 from keras_small import compress  # noqa: E402
-from keras_small.runtimes import exporting, onnx_plan  # noqa: E402
+from keras_small.runtimes import exporting, onnx_file  # noqa: E402
 from keras_small.runtimes.computation import Computation  # noqa: E402
 from keras_small.runtimes.examples import specs_of  # noqa: E402
 from keras_small.runtimes.onnx_convolutions import range_of  # noqa: E402
-from keras_small.runtimes.onnx_file import OnnxGraph  # noqa: E402
+from keras_small.runtimes.onnx_graph import OnnxGraph  # noqa: E402
 from keras_small.runtimes.onnx_kernels import why_not_held  # noqa: E402
 
 layers = keras.layers
@@ -30,7 +30,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def integers_are_fast(monkeypatch):
-    monkeypatch.setattr(onnx_plan, "is_fast", lambda *_: True)
+    monkeypatch.setattr(onnx_file, "is_fast", lambda *_: True)
 
 
 def normalized(x):
@@ -145,7 +145,7 @@ def test_one_of_them_can_stay_in_floats(tmp_path):
     specs = specs_of(model, IMAGES)
     wanted = Computation(model, lambda x: model(x, training=False), specs, [IMAGES], [IMAGES])
     graph = OnnxGraph(wanted.trace(why_not_held=why_not_held))
-    plan = onnx_plan.choose_plan(graph, wanted, wanted.expected_outputs(), 1.0)
+    plan = onnx_file.choose_plan(graph, wanted, wanted.expected_outputs(), 1.0)
     assert (len(plan.convolutions), plan.exact) == (5, frozenset())
     for name in plan.convolutions:
         content = graph.file(dataclasses.replace(plan, exact=frozenset([name]))).content
@@ -159,7 +159,7 @@ def test_one_of_them_can_stay_in_floats(tmp_path):
 @pytest.mark.parametrize("then_slow", [False, True])
 def test_slow_integers_stay_in_floats(then_slow, tmp_path, monkeypatch):
     answers = iter([then_slow, False])  # the second one if some do not stay in floats
-    monkeypatch.setattr(onnx_plan, "is_fast", lambda *_: next(answers))
+    monkeypatch.setattr(onnx_file, "is_fast", lambda *_: next(answers))
     bound = 0.004 if then_slow else 1.0
     changes, error, counts, _ = written(words(), tmp_path / "x.onnx", IDS, bound)
     assert list(answers) == [False] * (not then_slow)

@@ -34,7 +34,6 @@ __all__ = [
     "Task",
     "Translator",
     "Version",
-    "check_form",
     "export",
 ]
 
@@ -65,7 +64,7 @@ def export(task: Task, path: str | os.PathLike, form: Form | None = None) -> Pat
         ```
     """
     form = Version() if form is None else form
-    check_form(task, form)
+    _check_form(task, form)
     check_backend()
     folder = Path(path)
     if not isinstance(form, Version) and folder.exists():
@@ -75,7 +74,7 @@ def export(task: Task, path: str | os.PathLike, form: Form | None = None) -> Pat
     return form.write(task, folder)
 
 
-def check_form(task: Task, form: Form) -> None:
+def _check_form(task: Task, form: Form) -> None:
     """Raises a `ValueError` if a task has no such form, or the form's options are unknown."""
     name = type(form).__name__
     if name not in task.forms:
