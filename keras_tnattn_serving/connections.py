@@ -236,12 +236,11 @@ class Connection(HttpToolsProtocol):
         self._refuse_after_others()
 
     def _give_up_request(self) -> None:
-        """Drops the last request, whose body cannot be read; if it is answered, nothing more is."""
+        """Leaves the last request, whose body cannot be read; if it is answered, that is all."""
         if self.cycle.response_started:
             self._refusal = b""
             return
         self._cycles.remove(self.cycle)
-        self.pipeline = collections.deque(x for x in self.pipeline if x[0] is not self.cycle)
         self.cycle.disconnected = True
         self.cycle.message_event.set()
 

@@ -390,6 +390,23 @@ def test_a_body_that_never_comes_ends_the_connection(plain, begun):
     assert b"(--deadline-s)" in data
 
 
+def test_a_body_without_end_is_refused_before_its_end(plain):
+    with in_thread(plain, max_body=1000) as (url, _), asking(url) as (client, stream):
+        client.sendall(head("POST", PREDICT, "Content-Length: 1000000000") + b" " * 5000)
+        status, _, content = answer(stream)
+        assert status == 413
+        assert b"(--max-body)" in content
+
+
+def test_answers_close_their_connections_before_the_server_stops(plain):
+    with in_thread(plain) as (url, inference), connected(url) as client:
+        inference.draining = True
+        client.sendall(LIVE)
+        data = received(client)
+    assert answers(data) == [200]
+    assert b"connection: close" in data
+
+
 def test_scripts_of_other_pages_are_not_let_in_unasked(url):
     status, headers, _ = ask(url, "GET", "/v2", Origin="https://example.org")
     assert status == 200

@@ -250,6 +250,16 @@ def test_a_version_that_cannot_load_is_not_merely_absent(tmp_path):
         assert "could not be loaded; GET /v1/models/m says why" in body["error"]
 
 
+def test_only_the_last_failures_are_remembered(tmp_path, monkeypatch):
+    monkeypatch.setattr(repository_module, "_ENDED", 2)
+    for number in range(1, 5):
+        (tmp_path / "m" / str(number)).mkdir(parents=True)
+        (tmp_path / "m" / str(number) / "saved_model.pb").write_bytes(b"damaged")
+    repository = Repository(tmp_path, 1, 8)
+    repository.refresh()
+    assert [version.number for version in repository.versions("m")] == [4, 3]
+
+
 def pipe(version, _):
     (version / "assets.extra").mkdir()
     os.mkfifo(version / "assets.extra" / "model_card.json")
