@@ -33,9 +33,9 @@ SMALL_ORDER = [
     "storage",
     "coding",
     "pretrained",
-    "runtimes",
     "asked",
     "survey",
+    "runtimes",
     "formats",
     "planning",
     "building",
@@ -253,7 +253,7 @@ PRIVATE_NAMES_OF_KERAS = {
     "keras_tnattn/export/signatures.py": {
         "_tf_trackable"
     },  # second copies of the weights of an export
-    "keras_small/runtimes/tracing.py": {"_flatten_layers"},
+    "keras_small/survey/graph_names.py": {"_flatten_layers"},
     "keras_small/storage/integer_kernels.py": {
         "_tracker"
     },  # weights of LoRA are added to a built layer

@@ -67,7 +67,7 @@ class _Student(keras.Model):
         self.__dict__["kernels"] = tuple(kernels)
 
     def call(self, inputs: Any) -> Any:
-        from keras_small.runtimes.tracing import rename_for_graphs
+        from keras_small.survey.graph_names import rename_for_graphs
 
         with rename_for_graphs(self.model), contextlib.ExitStack() as stack:
             if kernels := self.__dict__["kernels"]:

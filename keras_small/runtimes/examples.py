@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_small.runtimes.tracing import flat_layers
+from keras_small.survey.graph_names import flat_layers
 from keras_tnattn.typing import Tensors
 
 _OF_WORDS = (

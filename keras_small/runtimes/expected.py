@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_small.runtimes.tracing import flat_layers
+from keras_small.survey.graph_names import flat_layers
 
 # The outputs of a file for each example.
 Outputs = Sequence[Sequence[np.ndarray]]

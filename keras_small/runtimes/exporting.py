@@ -11,9 +11,10 @@ import keras
 from keras_small.runtimes.computation import Computation
 from keras_small.runtimes.examples import check_numeric, example_of, examples_of, specs_of
 from keras_small.runtimes.forms import FORMS, Form, form_of
-from keras_small.runtimes.tracing import flat_layers, plain_computation, rename_for_graphs
+from keras_small.runtimes.tracing import plain_computation
 from keras_small.storage.sizes import byte_count
 from keras_small.storage.stand_ins import stored_matrices
+from keras_small.survey.graph_names import flat_layers, rename_for_graphs
 from keras_tnattn.errors import cause_of
 from keras_tnattn.export.partial import partial_folder
 from keras_tnattn.typing import Tensors

@@ -20,8 +20,8 @@ from keras_small.runtimes.onnx_convolutions import numbers_of
 from keras_small.runtimes.onnx_graph import OnnxGraph, Plan
 from keras_small.runtimes.onnx_kernels import why_not_held
 from keras_small.runtimes.recurrent import fused_loops
-from keras_small.runtimes.tracing import flat_layers
 from keras_small.runtimes.trials import is_fast, outputs_of
+from keras_small.survey.graph_names import flat_layers
 
 # The rows of data with which ranges are chosen, and how many of them at once.
 _ROWS = 128

@@ -19,10 +19,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_small.runtimes.tracing import flat_layers
 from keras_small.storage.integer_kernels import LoopKernels
 from keras_small.storage.low_rank_cells import LowRankKernels
 from keras_small.storage.stand_ins import stored_matrices
+from keras_small.survey.graph_names import flat_layers
 from keras_tnattn.typing import Tensor
 
 # The gates of Keras in the order of ONNX.

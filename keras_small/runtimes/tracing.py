@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import inspect
 import logging
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ import keras
 import numpy as np
 
 from keras_small.storage.stand_ins import StoredMatrix, standing_in, stored_matrices
+from keras_small.survey.graph_names import flat_layers
 
 # A result counts as larger than its weights from this ratio and this many bytes on.
 _LARGER_RATIO = 1.02
@@ -158,25 +158,6 @@ def trace(
         dict(zip(tensors, shown_names, strict=True)),
         restored,
     )
-
-
-def flat_layers(model: keras.Model) -> list[keras.layers.Layer]:
-    """Returns a model and all its layers, those of other layers included."""
-    return list(model._flatten_layers())
-
-
-@contextlib.contextmanager
-def rename_for_graphs(model: keras.Model) -> Iterator[None]:
-    """Gives layers names that TensorFlow's graphs take, without a space, say, for a while."""
-    names = {layer: layer.name for layer in flat_layers(model)}
-    try:
-        for layer, name in names.items():
-            taken = re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", name)
-            layer.name = taken if taken[:1].isalnum() else f"x{taken}"
-        yield
-    finally:
-        for layer, name in names.items():
-            layer.name = name
 
 
 @contextlib.contextmanager

@@ -60,7 +60,7 @@ class _Inference(keras.Model):
         self.compile(jit_compile=False)  # XLA takes longer to compile than it saves
 
     def call(self, inputs: Any) -> list[Any]:
-        from keras_small.runtimes.tracing import rename_for_graphs
+        from keras_small.survey.graph_names import rename_for_graphs
 
         with rename_for_graphs(self.model):
             return keras.tree.flatten(self.function(inputs))

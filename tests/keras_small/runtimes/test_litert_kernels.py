@@ -12,9 +12,9 @@ from ai_edge_litert import schema_py_generated as schema
 
 from keras_small import compress, export
 from keras_small.runtimes.litert_kernels import change_of, filter_of
-from keras_small.runtimes.tracing import flat_layers
 from keras_small.storage.quantized import quantized_layer
 from keras_small.storage.stand_ins import stored_matrices
+from keras_small.survey.graph_names import flat_layers
 
 layers = keras.layers
 TYPES = schema.TensorType
