@@ -65,9 +65,12 @@ class QuestionsRun(TrainedRun):
         self.model = load_model(folder / "model.keras", "Train again")
 
     def predictor(self, batch_size, beam, n_best):
-        from keras_tnattn_train.runs.predictions import labels
+        from keras_tnattn_train.runs.predictions import Predictor, label_columns, labels
 
-        return lambda texts: labels(self.model.predict_on_batch(characters(texts)), NAMES)
+        return Predictor(
+            lambda texts: labels(self.model.predict_on_batch(characters(texts)), NAMES),
+            label_columns(NAMES),
+        )
 
     def inputs(self):
         return characters(TEXTS).astype("float32")
