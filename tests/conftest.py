@@ -7,6 +7,8 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 # keep a core busy: a third of the time of the compression's tests. Set before NumPy is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import contextlib
+import ctypes
 import functools
 import gc
 import signal
@@ -71,9 +73,21 @@ def _seeded(request):
     keras.config.set_dtype_policy("float32")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _freed_memory_given_back():
+    """The commands let glibc keep what is freed, which here would be the most that any test took.
+    The processes that tests start do what users' do."""
+    from keras_tnattn_train.processes import backend
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backend, "keep_freed_memory", lambda: False)
+        yield
+
+
 @pytest.fixture(scope="module", autouse=True)
-def _forget_compiled_functions():
-    """JAX keeps every function it compiled: several GiB over the whole suite."""
+def _forget_what_a_module_needed():
+    """JAX keeps every function it compiled, several GiB over the whole suite, and glibc keeps
+    pages between those in use."""
     import keras
 
     yield
@@ -81,6 +95,9 @@ def _forget_compiled_functions():
         import jax
 
         jax.clear_caches()
+    gc.collect()
+    with contextlib.suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @pytest.fixture
