@@ -32,17 +32,19 @@ def save_model(model: keras.Model, path: str | os.PathLike, overwrite: bool = Fa
     path = Path(path)
     if path.suffix not in (".keras", ".tnz"):
         raise ValueError(f"Expected a name that ends with .keras or .tnz. Received: path={path}")
-    if path.is_dir() or (path.exists() and not overwrite):
+    if path.is_dir() or (os.path.lexists(path) and not overwrite):
         way_out = "" if path.is_dir() else ". Pass overwrite=True to replace it"
         raise FileExistsError(f"Expected a new file. Received: path={path}, which exists{way_out}")
-    if not path.parent.is_dir():
+    # Of a link the file to which it points.
+    target = path.resolve() if path.is_symlink() else path
+    if not target.parent.is_dir():
         raise FileNotFoundError(
-            f"Expected a folder that exists. Received: path={path}, without {path.parent}"
+            f"Expected a folder that exists. Received: path={path}, without {target.parent}"
         )
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".saving-") as folder:
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".saving-") as folder:
         small = Path(folder, path.name)
         size = _write(model, small, Path(folder, "model"))
-        os.replace(small, path)
+        os.replace(small, target)
     return size
 
 
