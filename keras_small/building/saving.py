@@ -73,14 +73,16 @@ def _write(model: keras.Model, path: Path, folder: Path) -> int:
 
 @contextlib.contextmanager
 def _new_optimizer(model: keras.Model) -> Iterator[None]:
-    """Gives a compiled model a new optimizer for a while, whose state is 0."""
+    """Gives a compiled model a new optimizer for a while, whose state is 0.
+
+    It is built, as Keras builds that of a compiled model that it loads.
+    """
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None:
         yield
         return
     new = type(optimizer).from_config(optimizer.get_config())
-    if optimizer.built:
-        new.build(model.trainable_variables)
+    new.build(model.trainable_variables)
     model.optimizer = new
     try:
         yield
