@@ -10,7 +10,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_small.asked.batches import some_batches
+from keras_small.asked.batches import as_arrays, some_batches
 from keras_small.asked.progress import printing
 from keras_small.asked.renumbering import Renumbering
 from keras_small.building.assembly import Assembly, shorten_vectors
@@ -130,6 +130,7 @@ class CompressionResult:
                 "begins with its floats: heal it before you train it. Received: "
                 f"{self.model.name}, which was trained"
             )
+        dataset = as_arrays(dataset)
         how = Healing(
             epochs=epochs,
             learning_rate=learning_rate,

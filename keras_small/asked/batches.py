@@ -15,6 +15,8 @@ from keras import ops
 
 from keras_tnattn.errors import cause_of
 
+# The libraries of these kinds.
+_LIBRARIES = ("tensorflow", "numpy", "h5py")
 # The rows of `some_batches`.
 _SOME_ROWS = 256
 
@@ -42,6 +44,40 @@ def _number_of_shapes(shapes: Any) -> int | None:
 def are_arrays(data: Any) -> bool:
     """Whether data are arrays, or a structure of arrays, and not an iterable of batches."""
     return isinstance(data, np.ndarray | dict | list | tuple) or ops.is_tensor(data)
+
+
+# Kinds of data that are neither converted nor read in batches, and the calls that convert them.
+_CALLS = {
+    "RaggedTensor": "data.to_tensor()",
+    "SparseTensor": "tf.sparse.to_dense(data)",
+    "NpzFile": "dict(numpy.load(path))",
+    "File": "numpy.asarray(file[name])",
+    "Group": "numpy.asarray(group[name])",
+}
+
+
+def as_arrays(data: Any) -> Any:
+    """Returns data whose frames, sparse matrices and arrays of other libraries are NumPy's.
+
+    What has `__array__`, `to_numpy` or `toarray` is converted, also in lists, tuples and dicts;
+    tensors of the backend and iterables of batches stay.
+
+    Raises:
+        ValueError: If data are of a kind that is not, with the call that converts them.
+    """
+    return keras.tree.map_structure(_as_array, data)
+
+
+def _as_array(entry: Any) -> Any:
+    name = type(entry).__name__
+    if name in _CALLS and type(entry).__module__.partition(".")[0] in _LIBRARIES:
+        raise ValueError(f"Expected arrays: pass {_CALLS[name]}. Received: a {name}")
+    if isinstance(entry, np.ndarray) or ops.is_tensor(entry) or np.isscalar(entry):
+        return entry
+    for convert in ("toarray", "to_numpy", "__array__"):
+        if hasattr(entry, convert):
+            return np.asarray(getattr(entry, convert)())
+    return entry
 
 
 def inputs_and_labels(data: Any, num_inputs: int | None) -> tuple[Any, Any]:

@@ -14,6 +14,7 @@ from keras import ops
 
 from keras_small.asked.batches import (
     are_arrays,
+    as_arrays,
     inputs_and_labels,
     iterate,
     number_of_batches,
@@ -32,7 +33,8 @@ class Data:
     """Inputs of a model with a batch size, or with ids that may be renumbered.
 
     Args:
-        inputs: What `compress` takes as `data`: arrays, or an iterable of batches.
+        inputs: What `compress` takes as `data`: arrays, or an iterable of batches. Frames, sparse
+            matrices and arrays of other libraries become arrays of NumPy.
         batch_size: Rows per batch, if `inputs` are arrays. Defaults to 32.
         kept_ids: The number of leading ids, such as padding and unknown, that do not change: fewer
             than all, and at least 1 for an embedding that masks padding (`mask_zero`). All other
@@ -67,8 +69,15 @@ class Data:
 
 
 def as_data(data: Any) -> Data | None:
-    """Returns what `compress` received as `data` as a `Data`; `None` without data."""
-    return data if data is None or isinstance(data, Data) else Data(data)
+    """Returns what `compress` received as `data` as a `Data` of arrays; `None` without data.
+
+    Raises:
+        ValueError: If the inputs are of a kind that has to be converted.
+    """
+    if data is None:
+        return None
+    given = data if isinstance(data, Data) else Data(data)
+    return dataclasses.replace(given, inputs=as_arrays(given.inputs))
 
 
 class CalibrationData:
@@ -101,6 +110,12 @@ class CalibrationData:
             self.batches = self._first_batches()
         if not self.batches:
             raise ValueError("Expected data of at least one row. Received: no rows")
+        for array in keras.tree.flatten(self.batches):
+            if not array.size:
+                raise ValueError(
+                    "Expected rows of at least one number, such as texts of one word. Received: "
+                    f"an array of shape {array.shape}"
+                )
 
     def _first_batches(self) -> list[Any]:
         batches = []
@@ -114,7 +129,7 @@ class CalibrationData:
 
     def _every_read(self) -> Iterator[Any]:
         for batch in iterate(self._data.inputs):
-            inputs, _ = inputs_and_labels(batch, self._num_inputs)
+            inputs, _ = inputs_and_labels(as_arrays(batch), self._num_inputs)
             yield keras.tree.map_structure(ops.convert_to_numpy, inputs)
 
     def _batches_of_rows(self, rows: np.ndarray) -> Iterator[Any]:

@@ -14,6 +14,7 @@ from keras import ops
 from keras_small.asked.batches import (
     are_arrays,
     are_probabilities,
+    as_arrays,
     data_errors,
     inputs_and_labels,
     iterate,
@@ -244,7 +245,7 @@ def _batches(
     """Yields inputs and, if they count, labels, which can otherwise have any structure."""
     if not are_arrays(dataset):
         for batch in iterate(dataset):
-            inputs, labels = inputs_and_labels(batch, num_inputs)
+            inputs, labels = inputs_and_labels(as_arrays(batch), num_inputs)
             to_numpy = ops.convert_to_numpy
             yield (
                 keras.tree.map_structure(to_numpy, inputs),

@@ -32,23 +32,25 @@ def save_model(model: keras.Model, path: str | os.PathLike, overwrite: bool = Fa
     written where it leads. Arguments, result and errors are those of `CompressionResult.save`; a
     `.tnz` file also needs layers that save nothing but numbers.
     """
-    suffix = _suffix(Path(path))
-    path = Path(os.path.realpath(path))
-    if path.is_dir() or (path.exists() and not overwrite):
+    path = Path(path)
+    suffix = _suffix(path)
+    if path.is_dir() or (os.path.lexists(path) and not overwrite):
         way_out = "" if path.is_dir() else ". Pass overwrite=True to replace it"
         raise FileExistsError(f"Expected a new file. Received: path={path}, which exists{way_out}")
-    if not path.parent.is_dir():
+    # Of a link the file to which it points.
+    target = path.resolve() if path.is_symlink() else path
+    if not target.parent.is_dir():
         raise FileNotFoundError(
-            f"Expected a folder that exists. Received: path={path}, without {path.parent}"
+            f"Expected a folder that exists. Received: path={path}, without {target.parent}"
         )
     content = _content(model, suffix)
     with (
-        writing_to(path.parent),
-        tempfile.TemporaryDirectory(dir=path.parent, prefix=".saving-") as folder,
+        writing_to(target.parent),
+        tempfile.TemporaryDirectory(dir=target.parent, prefix=".saving-") as folder,
     ):
         small = Path(folder, path.name)
         small.write_bytes(content)
-        os.replace(small, path)
+        os.replace(small, target)
     return len(content)
 
 
@@ -101,14 +103,16 @@ def _ready_to_save(model: keras.Model) -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def _new_optimizer(model: keras.Model) -> Iterator[None]:
-    """Gives a compiled model a new optimizer for a while, whose state is 0."""
+    """Gives a compiled model a new optimizer for a while, whose state is 0.
+
+    It is built, as Keras builds that of a compiled model that it loads.
+    """
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None:
         yield
         return
     new = type(optimizer).from_config(optimizer.get_config())
-    if optimizer.built:
-        new.build(model.trainable_variables)
+    new.build(model.trainable_variables)
     model.optimizer = new
     try:
         yield

@@ -45,7 +45,8 @@ def report_page(report: Any, name: str, metric: str) -> str:
             '<th class="number">output error',
             *(_row(row, largest) for row in report.layers),
             "</table></div><h2>Error against size</h2>",
-            "<p>Lines: the lowest error of a size, by layer. Large dots: what was chosen.</p>",
+            "<p>Estimated errors, by which the bytes were shared out. Lines: the lowest of each "
+            "size, by layer. Large dots: what was chosen.</p>",
             f'<img alt="error against size of each layer" src="data:image/png;base64,'
             f'{base64.b64encode(picture.getvalue()).decode()}">',
             "<h2>Remarks</h2>" + _list(remarks) if remarks else "",

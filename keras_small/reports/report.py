@@ -3,13 +3,13 @@
 import csv
 import dataclasses
 import io
-import itertools
 import json
 import os
 from typing import IO, Any
 
 from keras_small.goals.counting import KeptPromise
 from keras_small.reports.page import report_page
+from keras_small.reports.pictures import draw
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,8 +20,11 @@ class LayerReport:
         path: The names or attributes that lead to the layer, joined by `/`.
         kind: Class of the layer.
         format: `dense` or one of `compress(formats=...)`; `kept` if the layer did not change.
-        ranks: Ranks of the format; of a table in blocks their numbers of rows.
+        ranks: Ranks of the format; of a table in blocks their numbers of rows. Empty for `dense`.
         bits: Bits per weight; 32 for floats.
+        group_size: The number of integers of `dense` that share a scale; `None` for others.
+        step: With `coded`, the step of integers in percent of the root of the mean square of the
+            weights; otherwise `None`.
         weights_before, weights_after: Numbers of weights; packed integers count as what they stand
             for.
         bytes_before, bytes_after: Bytes of the weights.
@@ -30,8 +33,10 @@ class LayerReport:
             positions or steps; sizes that are not known count as 1. Of recurrent layers of low rank
             they stay, because each call forms the product of the factors once, for all steps.
         reason: Why the layer did not change.
-        curve: `(bytes, error, format)` of each candidate; of tensor trains of tables the error
-            that is expected once they are fitted.
+        curve: `(bytes, error, format)` of each candidate, with the estimated error by which the
+            bytes are shared out: that of the outputs, of a table weighted by how much the model
+            responds, of a tensor train as expected once it is fitted.
+        chosen: The entry of `curve` that was chosen; `None` if the layer did not change.
 
     Example:
         >>> from keras_small import LayerReport
@@ -44,6 +49,8 @@ class LayerReport:
     format: str = "kept"
     ranks: tuple[int, ...] = ()
     bits: int = 32
+    group_size: int | None = None
+    step: int | None = None
     weights_before: int = 0
     weights_after: int = 0
     bytes_before: int = 0
@@ -53,6 +60,7 @@ class LayerReport:
     flops_after: int | None = None
     reason: str = ""
     curve: tuple[tuple[int, float, str], ...] = dataclasses.field(default=(), repr=False)
+    chosen: tuple[int, float, str] | None = dataclasses.field(default=None, repr=False)
 
 
 _HEADER = [
@@ -65,14 +73,10 @@ _HEADER = [
     "output error",
     "FLOPs per row",
 ]
-_COLUMNS = [field.name for field in dataclasses.fields(LayerReport) if field.name != "curve"]
-
-# What a file costs, in the pictures of a report: attributes of `FileCosts`, and their names.
-_COSTS = {
-    "bytes on disk": {"bytes": ""},
-    "bytes of memory": {"resident_bytes": ""},
-    "microseconds": {"one_row_us": "1 row", "many_rows_us": "32 rows"},
-}
+_NOT_IN_CSV = ("curve", "chosen")
+_COLUMNS = [
+    field.name for field in dataclasses.fields(LayerReport) if field.name not in _NOT_IN_CSV
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,7 +173,7 @@ class Report:
         return report_page(self, name, metric)
 
     def plot(self, path: str | os.PathLike | IO[bytes]) -> None:
-        """Draws error against size of each layer's candidates, and the lowest of each size.
+        """Draws the candidates of each layer: error against size, the lowest errors, the choice.
 
         Below are what the files that were exported cost: their bytes, those of memory, and the
         microseconds of a call. Needs Matplotlib.
@@ -177,38 +181,7 @@ class Report:
         Args:
             path: The image file to write.
         """
-        from matplotlib.figure import Figure
-
-        has_files = bool(self.files)
-        figure = Figure(figsize=(8, 8 if has_files else 5), layout="constrained")
-        grid = figure.add_gridspec(1 + has_files, 3, height_ratios=[5, 3][: 1 + has_files])
-        axes = figure.add_subplot(grid[0, :])
-        for row in self.layers:
-            points = sorted(point for point in row.curve if point[1] > 0)
-            if points:
-                sizes, errors = [x for x, _, _ in points], [x for _, x, _ in points]
-                lowest = list(itertools.accumulate(errors, min))
-                line = axes.step(sizes, lowest, where="post", label=row.path)[0]
-                axes.plot(sizes, errors, ".", alpha=0.3, color=line.get_color())
-                if row.format != "kept":
-                    axes.plot(row.bytes_after, max(row.error, 1e-6), "o", color=line.get_color())
-        axes.set(xscale="log", yscale="log", xlabel="bytes", ylabel="relative output error")
-        axes.grid(alpha=0.3)
-        if axes.lines:
-            axes.legend(fontsize="small")
-        for n, (label, costs) in enumerate(_COSTS.items() if has_files else ()):
-            axes = figure.add_subplot(grid[1, n])
-            for m, (cost, name) in enumerate(costs.items()):
-                places = [
-                    place + (2 * m - len(costs) + 1) * 0.2 for place in range(len(self.files))
-                ]
-                axes.barh(places, [getattr(x, cost) for x in self.files], 0.4, label=name)
-            names = [os.path.basename(x.path) for x in self.files]
-            axes.set(xlabel=label, yticks=range(len(names)), yticklabels=[] if n else names)
-            axes.ticklabel_format(axis="x", scilimits=(0, 3))
-        if has_files:
-            axes.legend(fontsize="small")
-        figure.savefig(path, dpi=120)
+        draw(self, path)
 
 
 def _cells(row: LayerReport) -> list[str]:

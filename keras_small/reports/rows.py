@@ -24,7 +24,7 @@ _OF_TABLES = (
 )
 _CODED = (
     "The bytes of a coded file (.tnz) were shared out; those of the layers are what they take once "
-    "it is loaded. Ranks are steps, in percent of the root of the mean square."
+    "it is loaded."
 )
 _FLOAT16 = "Layers that compute in float16 stay in floats: Keras cannot scale them."
 
@@ -41,7 +41,7 @@ def layer_rows(
 def _row(plan: Plan, path: str, chosen: Chosen, made: Made | None) -> LayerReport:
     layer = plan.layers[path]
     candidate = chosen.choice[path]
-    curve = tuple((c.bytes, c.likely_error, c.format) for c in plan.choices[path])
+    curve = tuple(map(_point, plan.choices[path]))
     call = plan.statistics[path].call
     shape = input_shape(layer) if call is None else call.inputs.shape
     times = applications(layer, shape)
@@ -62,8 +62,10 @@ def _row(plan: Plan, path: str, chosen: Chosen, made: Made | None) -> LayerRepor
         path=path,
         kind=type(layer).__name__,
         format=candidate.format,
-        ranks=candidate.ranks,
+        ranks=_ranks(candidate, plan.options.coded),
         bits=candidate.bits or 32,
+        group_size=_group_size(candidate, plan.options.coded),
+        step=candidate.ranks[-1] if plan.options.coded else None,
         weights_before=layer.count_params(),
         weights_after=made.floating.count_params(),
         bytes_before=byte_count(layer),
@@ -72,7 +74,24 @@ def _row(plan: Plan, path: str, chosen: Chosen, made: Made | None) -> LayerRepor
         flops_before=times * dense_flops(layer),
         flops_after=times * candidate.flops,
         curve=curve,
+        chosen=_point(candidate),
     )
+
+
+def _point(candidate: Candidate) -> tuple[int, float, str]:
+    """Returns what the curve of a layer has of a candidate: what decides between them."""
+    return candidate.bytes, candidate.cost, candidate.format
+
+
+def _ranks(candidate: Candidate, coded: bool) -> tuple[int, ...]:
+    """Returns the ranks of a candidate, without what else tells integers apart."""
+    if candidate.format == "dense":
+        return ()
+    return candidate.ranks[:-1] if coded else candidate.ranks
+
+
+def _group_size(candidate: Candidate, coded: bool) -> int | None:
+    return None if coded or candidate.format != "dense" else candidate.ranks[0]
 
 
 def _error(plan: Plan, path: str, candidate: Candidate, made: Made) -> float:

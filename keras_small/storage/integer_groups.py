@@ -29,6 +29,9 @@ _STEPS = 16
 # Shares of a group's range at which it may be clipped: finer steps can reduce the error by more
 # than the clipping adds. With 8 or 6 bits they do not.
 _CLIPPING = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6)
+# Second moments and squared scales beyond this are divided by their size: their products overflow
+# float32.
+_LARGE_SQUARE = 2.0**50
 # The share of the mean second moment that is added to each, in case the inputs span no basis.
 _DAMPING = 0.01
 # What a coder saves is worth more error: with one step for many numbers, one is rounded up above a
@@ -69,6 +72,8 @@ class FactoredMoment(NamedTuple):
         weights: The diagonal of `C`.
         order: The rows in the order in which they are rounded, the largest inputs first.
         factor: `U` of `U^T U = C^{-1}` in that order.
+
+    Of a large `C` all of them are those of `C` divided by its mean diagonal entry.
     """
 
     weights: np.ndarray
@@ -78,7 +83,11 @@ class FactoredMoment(NamedTuple):
     @classmethod
     def of(cls, moment: np.ndarray) -> "FactoredMoment":
         """Factors a matrix `(n, n)`, once for all steps that are tried with it."""
-        weights, moment = np.diag(moment) + 1e-12, np.asarray(moment, "float64")
+        moment = np.asarray(moment, "float64")
+        size = float(np.trace(moment)) / len(moment)
+        if size > _LARGE_SQUARE:
+            moment = moment / size
+        weights = np.diag(moment) + 1e-12
         moment = moment + (_DAMPING * np.trace(moment) / len(moment) + 1e-12) * np.eye(len(moment))
         order = np.argsort(-np.diag(moment), kind="stable")
         inverse = np.linalg.inv(moment[np.ix_(order, order)])
@@ -370,6 +379,9 @@ def _scales_and_zeros(
     symmetric: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the codes of the scales, relative to the largest, and the zeros."""
+    if largest**2 > _LARGE_SQUARE:
+        columns = columns / largest
+        largest = np.float32(1.0)
     grouped = _group(columns, group_size)
     weight = None
     if weights is not None:

@@ -33,7 +33,8 @@ def on_other_cells(
         convert: Function from a cell to a built cell with states of the same sizes.
 
     Returns:
-        A built `keras.layers.RNN` of the same name and options.
+        A built `keras.layers.RNN` of the same name and options, in the same states if it is
+        stateful.
 
     Example:
         >>> from keras_small.storage.quantized import quantized_layer
@@ -55,6 +56,10 @@ def on_other_cells(
     )
     new.supports_masking = layer.supports_masking
     new.build_from_config(layer.get_build_config())
+    states = zip(keras.tree.flatten(new.states), keras.tree.flatten(layer.states), strict=True)
+    for state, former in states:
+        if state is not None:  # of a stateful layer
+            state.assign(former)
     return new
 
 

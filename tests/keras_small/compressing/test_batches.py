@@ -11,10 +11,12 @@ from conformance import assert_same_arrays, to_numpy
 from keras_small.asked.batches import (
     are_equal,
     are_probabilities,
+    as_arrays,
     inputs_and_labels,
     iterate,
     number_of_inputs,
 )
+from keras_small.asked.data import CalibrationData, Data, as_data
 from keras_small.asked.renumbering import Renumbering
 
 RNG = np.random.default_rng(0)
@@ -192,3 +194,61 @@ def test_a_list_of_batches_is_refused_everywhere():
         result.heal(5)
     with pytest.raises(ValueError, match="Received: 5"):
         compress(one_input(), 1.5, data=5)
+
+
+class Columns:
+    """Iterating over a frame yields the names of its columns."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __iter__(self):
+        return iter("ab")
+
+
+class Frame(Columns):
+    def to_numpy(self):
+        return self.array
+
+
+class Sparse(Columns):
+    def toarray(self):
+        return self.array
+
+
+class Foreign(Columns):
+    def __array__(self, dtype=None, copy=None):
+        return self.array
+
+
+@pytest.mark.parametrize("kind", [Frame, Sparse, Foreign])
+def test_data_of_other_libraries_are_converted(kind):
+    rows = np.arange(6.0).reshape(3, 2)
+    given = {"x": kind(rows)}, kind(rows[:, 0])
+    inputs, labels = as_arrays(given)
+    np.testing.assert_array_equal(inputs["x"], rows)
+    np.testing.assert_array_equal(labels, rows[:, 0])
+    read = CalibrationData(as_data(kind(rows)), 1)
+    np.testing.assert_array_equal(read.batches[0], rows)
+    read = CalibrationData(as_data(iter([kind(rows)] * 2)), 1)
+    np.testing.assert_array_equal(read.batches[1], rows)
+
+
+def test_data_that_have_to_be_converted_name_the_call(tmp_path):
+    np.savez(tmp_path / "rows.npz", x=np.ones((3, 2)))
+    with np.load(tmp_path / "rows.npz") as archive:
+        with pytest.raises(ValueError, match=r"pass dict\(numpy.load\(path\)\). Received: a NpzF"):
+            as_data(archive)
+        assert as_data(dict(archive)).inputs["x"].shape == (3, 2)
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        with pytest.raises(ValueError, match=r"pass data.to_tensor\(\)"):
+            as_data((tf.ragged.constant([[1], [2, 3]]), np.ones(2)))
+        with pytest.raises(ValueError, match=r"tf.sparse.to_dense\(data\)"):
+            as_data(tf.sparse.from_dense([[0, 1]]))
+
+
+def test_rows_without_a_number_are_refused():
+    with pytest.raises(ValueError, match=r"at least one number.*shape \(3, 0\)"):
+        CalibrationData(Data(np.ones((3, 0), "int32")), 1)

@@ -4,9 +4,9 @@ import keras
 import numpy as np
 import pytest
 from compressing import compress
-from conformance import assert_same_arrays, to_numpy
+from conformance import assert_same_arrays, relative_error, to_numpy
 
-from keras_small import Smaller, Within
+from keras_small import Data, Smaller, Within
 from keras_small.survey import errors
 from keras_small.survey.calibration import Statistics
 from keras_tnattn.layers import LowRankEmbedding
@@ -105,3 +105,19 @@ def test_large_tables_are_measured_in_parts(monkeypatch):
     np.testing.assert_allclose(again.squares, factors.squares, rtol=1e-4)
     np.testing.assert_allclose(again.coordinates @ again.basis, table, atol=1e-5)
     np.testing.assert_allclose(table @ again.inverse, again.coordinates, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [keras.layers.LSTM, keras.layers.GRU])
+def test_stateful_layers_begin_with_the_states_of_the_original(kind):
+    rows = RNG.normal(size=(4, 6, 16)).astype("float32")
+    layers = [kind(32, stateful=True), keras.layers.Dense(8)]
+    model = keras.Sequential([keras.Input((6, 16), batch_size=4), *layers])
+    for _ in range(3):
+        model(3 * rows)
+    before = [to_numpy(state) for state in model.layers[0].states]
+    data = Data(np.tile(rows, (4, 1, 1)), batch_size=4)
+    result = compress(model, bits=8, data=data, verbose=0)
+    assert result.report.error < 0.01
+    for state, former in zip(result.model.layers[0].states, before, strict=True):
+        np.testing.assert_array_equal(to_numpy(state), former)
+    assert relative_error(to_numpy(result.model(rows)), to_numpy(model(rows))) < 0.01

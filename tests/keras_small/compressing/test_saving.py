@@ -142,3 +142,15 @@ def test_files_are_kept(tmp_path):
 class Broken(layers.Layer):
     def save_own_variables(self, store):
         raise OSError("the disk is full")
+
+
+def test_a_link_stays_a_link(tmp_path):
+    model, _ = dense()
+    link, file = tmp_path / "link.keras", tmp_path / "file.keras"
+    link.symlink_to(file)
+    with pytest.raises(FileExistsError, match=r"link\.keras, which exists"):
+        save_model(model, link)  # also of a link to nothing
+    for _ in range(2):
+        save_model(model, link, overwrite=True)
+        assert link.is_symlink()
+        assert len(loaded(file).weights) == 6

@@ -168,6 +168,16 @@ def test_one_step_for_a_whole_matrix(step):
     assert integer_groups.bits_of_step(matrix, 0.001) is None
 
 
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("size", [1e12, 1e18])
+def test_the_integers_of_large_numbers_are_those_of_small_ones(bits, size):
+    matrix, inputs = RNG.normal(size=(64, 40)), RNG.normal(size=(500, 64))
+    moment = inputs.T @ inputs / 500
+    small = integer_groups.quantize_groups(matrix, bits, 32, moment=moment)
+    large = integer_groups.quantize_groups(size * matrix, bits, 32, moment=size**2 * moment)
+    assert np.mean(small.integers == large.integers) > 0.99
+
+
 def test_zeros_stay_zeros():
     matrix = MATRIX.copy()
     matrix[:16, 2] = 0
