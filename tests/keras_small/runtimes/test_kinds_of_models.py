@@ -273,7 +273,7 @@ STEPS = {
     ("name", "form"),
     [
         *itertools.product(["dense", "convolution"], SUFFIXES.values()),
-        *((name, ".onnx") for name in list(STEPS)[2:]),
+        *((name, ".onnx") for name in STEPS if name not in ("dense", "convolution")),
         ("dense", ""),
     ],
 )
