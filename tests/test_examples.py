@@ -39,7 +39,7 @@ def test_long_sequence(capsys):
 
 
 def test_classify_pictures(capsys):
-    run("classify_pictures", epochs=10)
+    run("classify_pictures", epochs=20)
     accuracy = re.search(r"29,820 weights, test accuracy ([\d.]+)%", capsys.readouterr().out)
     assert float(accuracy[1]) >= 95
 
