@@ -1,1 +1,0 @@
-"""The demos, by the paths of a checkout."""
