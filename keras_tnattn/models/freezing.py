@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.layers import MetricAttention, PowerLawGraphAttention
+from keras_tnattn.layers.base_transformer import BaseTransformerLayer
 
 _SHARED = (
     *("num_heads", "key_dim", "dropout", "query_dropout", "key_dropout", "rotary"),
@@ -136,7 +137,9 @@ def freeze_metric(
     product of matrices more than scaled dot-product attention, keeps keys and values when it
     generates, and does not read ahead. In a `PLDRAttention(rotary=None)`, which has no LeakyReLU,
     the metric is folded into the kernel of the query, `W_q G`, and a plain
-    `keras.layers.MultiHeadAttention` remains. Layers above the bound are kept.
+    `keras.layers.MultiHeadAttention` remains, provided that a `TransformerEncoder` or
+    `TransformerDecoder` calls the layer: other code may call it in ways that Keras' layer does not
+    take, such as with one input. Layers above the bound are kept.
 
     The model itself is not changed, so nothing is lost. Compile the new one before you train it.
 
@@ -174,11 +177,12 @@ def freeze_metric(
             "raise the bound and see what the loss becomes"
         )
     attentions = power_law_layers(model)
+    holders = _holders(model)
     replacements, measured = [], []
     for layer in layers:
         if layer.frozen:
             attention = attentions[layer.path]
-            folds = fold and attention.negative_slope == 1 and attention.rotary is None
+            folds = fold and _can_fold(attention, holders[id(attention)])
             make = _make_folded if folds else _make_frozen
             replacements.append((attention, make(attention, layer.mean)))
             layer = dataclasses.replace(layer, folded=folds)
@@ -223,6 +227,28 @@ def power_law_layers(model: keras.Model) -> dict[str, PowerLawGraphAttention]:
             f"Received: model={model.name} without one"
         )
     return layers
+
+
+def _holders(model: keras.Model) -> dict[int, list[keras.layers.Layer]]:
+    """Returns the layers of a model that directly contain each layer, by the id of the latter."""
+    holders: dict[int, list[keras.layers.Layer]] = {}
+
+    def visit(layer: keras.layers.Layer) -> None:
+        for inner in _inner_layers(layer):
+            is_new = id(inner) not in holders
+            holders.setdefault(id(inner), []).append(layer)
+            if is_new:
+                visit(inner)
+
+    visit(model)
+    return holders
+
+
+def _can_fold(layer: PowerLawGraphAttention, holders: Sequence[keras.layers.Layer]) -> bool:
+    """Whether Keras' `MultiHeadAttention` computes the same, and can be called in its place."""
+    is_linear = layer.negative_slope == 1 and layer.rotary is None
+    # These call every attention as it takes it.
+    return is_linear and all(isinstance(holder, BaseTransformerLayer) for holder in holders)
 
 
 def _inner_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
@@ -362,6 +388,11 @@ def _with_replacements(
         raise ValueError(
             f"Expected a model whose config has its attention layers. Received: {model.name} "
             f"({type(model).__name__}), which creates them in its own code"
+        )
+    if max(places.values()) > 1:
+        raise ValueError(
+            "Expected a model in which each attention is in one place: of a layer that several "
+            f"layers share, Keras makes several. Received: {model.name} with a shared attention"
         )
     copy = keras.saving.deserialize_keras_object(config)
     attentions = power_law_layers(model)

@@ -114,6 +114,75 @@ def test_without_a_leaky_relu_keras_own_attention_remains():
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
+TOKENS = np.random.default_rng(0).normal(size=(6, 5, 8)).astype("float32")
+
+
+@keras.saving.register_keras_serializable(package="test_freezing")
+class CallsItself(keras.Model):
+    def __init__(self, attention, **kwargs):
+        super().__init__(**kwargs)
+        self.attention = attention
+
+    def call(self, inputs):
+        return self.attention(inputs)
+
+    def get_config(self):
+        return {"attention": keras.saving.serialize_keras_object(self.attention)}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(keras.saving.deserialize_keras_object(config["attention"]))
+
+
+def functional(call):
+    def make(attention):
+        inputs = keras.Input((5, 8))
+        return keras.Model(inputs, call(attention, inputs))
+
+    return make
+
+
+PLAIN = keras.layers.MultiHeadAttention
+# Models around an attention, and whether Keras' attention can take its place.
+AROUND = {
+    "sequential": (lambda layer: keras.Sequential([keras.Input((5, 8)), layer]), False),
+    "masked": (lambda x: keras.Sequential([keras.Input((5, 8)), keras.layers.Masking(), x]), False),
+    "subclassed": (CallsItself, False),
+    "self": (functional(lambda layer, x: layer(x)), False),
+    "twice": (functional(lambda layer, x: layer(x, x)), False),
+    "causal": (functional(lambda layer, x: layer(x, use_causal_mask=True)), False),
+    "cross": (functional(lambda layer, x: layer(x, x[:, :3])), False),
+    "scores": (functional(lambda layer, x: layer(x, x, return_details=True)[0]), False),
+    "encoder": (functional(lambda layer, x: layers.TransformerEncoder(layer, 5)(x)), True),
+    "decoder": (
+        functional(lambda layer, x: layers.TransformerDecoder(PLAIN(2, 4), layer, 5)(x, x)),
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_folds_only_where_the_attention_of_keras_can_be_called(around, tmp_path):
+    make_model, folds = AROUND[around]
+    attention = layers.PLDRAttention(2, rotary=None, **PLGA)
+    model = make_model(attention)
+    model(TOKENS)
+    make_constant(attention)
+    frozen = freeze_metric(model, TOKENS)
+    assert [(layer.frozen, layer.folded) for layer in frozen.layers] == [(True, folds)]
+    got, want = (to_numpy(each(TOKENS)) for each in (frozen.model, model))
+    np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3)
+    if around != "subclassed":  # which Keras builds by its own means
+        saved_and_loaded(frozen.model, TOKENS, tmp_path)
+
+
+def test_a_shared_attention_is_refused():
+    attention = layers.PLDRAttention(2, rotary=None, **PLGA)
+    model = functional(lambda layer, x: layer(layers.TransformerEncoder(layer, 5)(x)))(attention)
+    with pytest.raises(ValueError, match=r"functional.* with a shared attention"):
+        freeze_metric(model, TOKENS, bound=math.inf)
+
+
 def test_rotated_queries_keep_their_metric():
     """It comes after the rotation, so that no kernel can hold it."""
     model = make(position_encoding="rotary")
