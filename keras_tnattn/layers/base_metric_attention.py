@@ -128,6 +128,9 @@ class BaseMetricAttention(BaseLayer):
         """
         raise NotImplementedError
 
+    def _check_causal(self) -> None:
+        """Warns if the outputs depend on later tokens in spite of a causal mask."""
+
     @property
     def wide_dtype(self) -> str:
         """The dtype of queries, keys, metric and scores: float32, or float64."""
@@ -162,6 +165,8 @@ class BaseMetricAttention(BaseLayer):
         mask: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Any:
+        if use_causal_mask:
+            self._check_causal()
         self_attention = value is None
         value = query if value is None else value
         key = value if key is None else key
@@ -322,7 +327,7 @@ class MetricAttentionAdapter(AttentionAdapter):
 
     @property
     def extends_exactly(self) -> bool:
-        return not self._is_learned or self.layer.causal_metric
+        return not self._is_learned or bool(self.layer.causal_metric)
 
     @property
     def keeps_memory(self) -> bool:

@@ -19,6 +19,10 @@ _HEAD_COMBINATIONS = ("concat", "mean")
 class GraphAttention(SelfAttention):
     """Attention of the nodes of a graph to their neighbors.
 
+    Inputs `(B, L, I)` become `(B, L, H J)`: as in the paper the `H` heads, of size `J = I` by
+    default, are concatenated. For a residual sum `x + attention(x)` set `key_dim` to `I / H`, or
+    `head_combination="mean"`.
+
     For each head, with features `h_i` of node `i`, a map `W` and a vector `a` of size `2 J`:
 
         e_ij = LeakyReLU(a^T [W h_i || W h_j])

@@ -51,7 +51,9 @@ class PLDRAttention(PowerLawGraphAttention):
     Example:
         >>> import keras
         >>> import keras_tnattn
-        >>> layer = keras_tnattn.PLDRAttention(2, residual_units=1, residual_dim=8)
+        >>> layer = keras_tnattn.PLDRAttention(
+        ...     2, residual_units=1, residual_dim=8, causal_metric=True
+        ... )
         >>> tuple(layer(keras.ops.ones((1, 5, 16)), use_causal_mask=True).shape)
         (1, 5, 16)
     """

@@ -21,6 +21,10 @@ from keras_tnattn.typing import Constraint, Initializer, Regularizer, Shape, Ten
 class TensorizedGraphAttention(BaseLayer):
     """Attention as a filter on a graph over time, for tokens that are tensors.
 
+    Inputs `(B, L, I_1, ..., I_N)` become `(B, L, H J_1, J_2, ..., J_N)`: as in the paper the `H`
+    heads are concatenated and not mapped back. For a residual sum `x + attention(x)` set
+    `head_combination="project"`, which returns the shape of the input.
+
     `Y = (I + Psi) V` on tokens `(I_1, ..., I_N)`, keys and values `(J_1, ..., J_N)` (algorithm 1 of
     Xu et al., "Low-Complexity Attention Modelling via Graph Tensor Networks"). The sublayer
     `attention`, a `TensorizedSpectralAttention` with `filter_order=2`, computes this on the tokens

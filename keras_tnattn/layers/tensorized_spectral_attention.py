@@ -30,6 +30,11 @@ _HEAD_COMBINATIONS = ("concat", "sum", "mean", "project")
 class TensorizedSpectralAttention(SelfAttention):
     """Attention as a filter on a graph over time, with tensor-train keys and values.
 
+    Inputs `(B, L, I)` become `(B, L, H J)`: as in the paper the `H` heads, of size `J = I` by
+    default, are concatenated and not mapped back, so that with 2 heads the output is twice as wide
+    as the input, other than that of `keras.layers.MultiHeadAttention`. For a residual sum
+    `x + attention(x)` set `head_combination="project"`, which returns `(B, L, I)`.
+
     For each head, with TT-matrices `W_k` and `W_v` (there is no query) and damping `c`:
 
         K = X W_k        V = X W_v

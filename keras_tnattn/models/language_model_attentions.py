@@ -11,6 +11,8 @@ from keras_tnattn.models.attentions import ATTENTIONS, check_heads, copies_of, f
 LANGUAGE_POSITIONS = ("rotary", "sinusoidal", "none")
 # The layers that rotate queries and keys: of language models, in place of the registered ones.
 _ROTARY_LAYERS = {"plga": PLDRAttention, "sdpa": MetricAttention}
+# The published metric, also in a causal model, unless the options choose the other one.
+_ROTARY_OPTIONS: dict[str, dict[str, Any]] = {"plga": {"causal_metric": False}, "sdpa": {}}
 
 
 def attention_maker(
@@ -68,7 +70,7 @@ def attention_maker(
     }
     if can_rotate:
         rotary = "neighbors" if position_encoding == "rotary" else None
-        options = {"rotary": rotary, **options}
+        options = {"rotary": rotary, **_ROTARY_OPTIONS[attention], **options}
         kind = _ROTARY_LAYERS[attention]
         return lambda name: kind(num_heads, name=name, **options), position_encoding
     return lambda name: entry.make(num_heads, model_dim, name=name, **options), position_encoding

@@ -197,6 +197,22 @@ def test_dot_product_attention_is_the_textbook_one():
     np.testing.assert_allclose(to_numpy(got), expected, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "options, width, num_weights",
+    [
+        ({}, 64, 256),
+        ({"key_dim": 16}, 32, 240),
+        ({"head_combination": "sum"}, 32, 256),
+        ({"head_combination": "mean"}, 32, 256),
+        ({"head_combination": "project"}, 32, 332),
+    ],
+)
+def test_has_the_shapes_and_weights_of_the_mechanism_page(options, width, num_weights):
+    layer = TensorizedSpectralAttention(num_heads=2, **options)
+    assert layer(tokens(4, 10, 32)).shape == (4, 10, width)
+    assert layer.count_params() == num_weights
+
+
 @pytest.mark.parametrize("layer", [MultiHeadDotProductAttention, MultiHeadAdditiveAttention])
 def test_a_causal_mask_hides_the_future(layer):
     layer, x = layer(2), tokens(2, 5, 6)

@@ -150,7 +150,7 @@ def test_padding_in_the_metric_is_the_published_fault():
 
 def test_causal_metric_by_prefixes():
     # Step by step, each prefix by itself, is what training on the whole sequence sees.
-    layer, plain = make_layer(causal_metric=True), make_layer()
+    layer, plain = make_layer(causal_metric=True), make_layer(causal_metric=False)
     x = tokens(2, 5, 6)
     whole = to_numpy(layer(x, use_causal_mask=True))
     plain.build(x.shape)
@@ -161,6 +161,37 @@ def test_causal_metric_by_prefixes():
     # Without a causal metric, earlier outputs depend on later tokens.
     leaking = to_numpy(plain(x, use_causal_mask=True))
     assert np.abs(leaking - whole)[:, :4].max() > 1e-3
+
+
+@pytest.mark.parametrize("options", [{}, {"metric_from": "key"}])
+@pytest.mark.parametrize("kind", [PowerLawGraphAttention, PLDRAttention])
+def test_warns_once_of_later_tokens(kind, options):
+    sizes = {"residual_units": 1, "residual_dim": 4}
+    layer, x = kind(2, **sizes, **options), tokens(1, 5, 8)
+    layer(x)
+    with pytest.warns(UserWarning, match="reads later tokens.*causal_metric=True"):
+        layer(x, use_causal_mask=True)
+    layer(x, use_causal_mask=True)  # warnings are errors here
+    chosen = kind(2, **sizes, **options, causal_metric=False)
+    chosen(x, use_causal_mask=True)
+    kind.from_config(chosen.get_config())(x, use_causal_mask=True)
+
+
+def test_a_metric_of_keys_reads_later_tokens_too():
+    layer, x = make_layer(metric_from="key", causal_metric=False, epsilon=0.01), tokens(1, 5, 6)
+    changed = x.copy()
+    changed[:, -1] += np.arange(6)
+    outputs, others = (to_numpy(layer(v, use_causal_mask=True)) for v in (x, changed))
+    assert np.abs(outputs - others)[:, :4].max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    "options, num_weights", [({}, 675_376), ({"residual_units": 1, "residual_dim": 8}, 7_168)]
+)
+def test_has_the_number_of_weights_of_its_docstring(options, num_weights):
+    layer = PowerLawGraphAttention(2, **options)
+    layer.build((None, None, 32))
+    assert layer.count_params() == num_weights
 
 
 def test_a_metric_of_keys_ignores_queries_and_padding():

@@ -15,7 +15,7 @@ DIM = 6
 
 def plga(**options):
     sizes = {"residual_units": 1, "residual_dense_layers": 1, "residual_dim": 5}
-    return layers.PowerLawGraphAttention(2, **{**sizes, **options})
+    return layers.PowerLawGraphAttention(2, **{**sizes, "causal_metric": False, **options})
 
 
 def sdpa():

@@ -164,7 +164,7 @@ AROUND = {
 @pytest.mark.parametrize("around", AROUND)
 def test_folds_only_where_the_attention_of_keras_can_be_called(around, tmp_path):
     make_model, folds = AROUND[around]
-    attention = layers.PLDRAttention(2, rotary=None, **PLGA)
+    attention = layers.PLDRAttention(2, rotary=None, causal_metric=False, **PLGA)
     model = make_model(attention)
     model(TOKENS)
     make_constant(attention)
@@ -177,7 +177,7 @@ def test_folds_only_where_the_attention_of_keras_can_be_called(around, tmp_path)
 
 
 def test_a_shared_attention_is_refused():
-    attention = layers.PLDRAttention(2, rotary=None, **PLGA)
+    attention = layers.PLDRAttention(2, rotary=None, causal_metric=False, **PLGA)
     model = functional(lambda layer, x: layer(layers.TransformerEncoder(layer, 5)(x)))(attention)
     with pytest.raises(ValueError, match=r"functional.* with a shared attention"):
         freeze_metric(model, TOKENS, bound=math.inf)
