@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 import keras
 
-from keras_tnattn.checks import check_numbers, check_shapes, fitted_sizes, shape_of
+from keras_tnattn.checks import check_numbers, check_shapes, fitted_sizes
+from keras_tnattn.layers.constructor_arguments import check_binding, check_known, describe
 
 # Sizes of batch, tokens, target, source, sites and edges: they may differ from call to call.
 _FREE = frozenset("BLTSNE")
@@ -38,7 +39,12 @@ class BaseLayer(keras.layers.Layer):
     fixed_arguments: ClassVar[Collection[str]] = ()
     __signature__: Any = _ConstructorSignature()
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        check_binding(cls, args, kwargs)
+        return super().__new__(cls, *args, **kwargs)
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        check_known(type(self), BaseLayer, kwargs)
         super().__init__(*args, **kwargs)
         self.supports_masking = True
         self.build = _freezing_parts(self, self.build)  # type: ignore[has-type, method-assign]
@@ -52,7 +58,7 @@ class BaseLayer(keras.layers.Layer):
             arguments = signature.bind(self, *args, **keywords).arguments
         except TypeError as error:
             names = signature.parameters
-            unknown = [f"{n}={_describe(v)}" for n, v in kwargs.items() if n not in names]
+            unknown = [f"{n}={describe(v)}" for n, v in kwargs.items() if n not in names]
             raise TypeError(
                 f"Expected other call arguments. Received: {', '.join(unknown) or error}"
                 f"{_usage(kind)}"
@@ -151,11 +157,6 @@ def _usage(kind: Any) -> str:
     parameters = list(_call_signature(kind).parameters.values())[1:]
     texts = [str(parameter.replace(annotation=inspect.Parameter.empty)) for parameter in parameters]
     return f". {kind.__name__} takes ({', '.join(texts)})"
-
-
-def _describe(value: Any) -> str:
-    shape = shape_of(value)
-    return repr(value) if shape is None else f"tensor of shape {shape}"
 
 
 def built_dense(

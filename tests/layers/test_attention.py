@@ -198,7 +198,7 @@ def test_dot_product_attention_is_the_textbook_one():
 
 
 @pytest.mark.parametrize(
-    "options, width, num_weights",
+    ("options", "width", "num_weights"),
     [
         ({}, 64, 256),
         ({"key_dim": 16}, 32, 240),

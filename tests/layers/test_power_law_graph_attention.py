@@ -186,7 +186,7 @@ def test_a_metric_of_keys_reads_later_tokens_too():
 
 
 @pytest.mark.parametrize(
-    "options, num_weights", [({}, 675_376), ({"residual_units": 1, "residual_dim": 8}, 7_168)]
+    ("options", "num_weights"), [({}, 675_376), ({"residual_units": 1, "residual_dim": 8}, 7_168)]
 )
 def test_has_the_number_of_weights_of_its_docstring(options, num_weights):
     layer = PowerLawGraphAttention(2, **options)

@@ -1,0 +1,158 @@
+"""Errors for wrong arguments of a layer's constructor, with the names that were probably meant."""
+
+import difflib
+import functools
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+
+from keras_tnattn.checks import shape_of
+
+# Names that Keras, PyTorch, Transformers and other libraries give to the same thing.
+_SYNONYMS = (
+    ("activation", "act", "nonlinearity"),
+    ("bond_dim", "bond_dimension", "chi", "rank", "ranks"),
+    ("damping", "decay"),
+    ("dropout", "attention_dropout", "drop_rate", "dropout_prob", "dropout_rate", "p", "rate"),
+    ("epsilon", "eps", "layer_norm_eps"),
+    ("feedforward_dim", "d_ff", "dim_feedforward", "ffn_dim", "hidden_dim", "intermediate_dim"),
+    ("hidden_dim", "intermediate_dim", "intermediate_size", "units"),
+    ("input_dim", "num_embeddings", "vocab_size", "vocabulary_size"),
+    ("key_dim", "d_k", "dim_head", "head_dim", "head_size", "key_size", "size_per_head"),
+    ("key_shape", "head_dim", "key_dim"),
+    ("kernel_initializer", "init", "initializer", "weight_initializer"),
+    ("kernel_regularizer", "regularizer", "weight_decay"),
+    ("max_length", "max_len", "max_positions", "sequence_length"),
+    ("negative_slope", "alpha", "leaky_relu_slope"),
+    ("norm_first", "normalize_first", "pre_norm"),
+    ("num_classes", "output_dim", "units"),
+    ("num_heads", "heads", "n_head", "n_heads", "nhead", "num_attention_heads"),
+    ("output_dim", "embed_dim", "embedding_dim", "units"),
+    ("propagation_rank", "rank", "ranks"),
+    ("rank", "ranks", "tt_rank", "tt_ranks"),
+    ("residual_dim", "d_ff", "feedforward_dim", "hidden_dim", "intermediate_dim"),
+    ("tt_ranks", "bond_dim", "rank", "ranks", "tt_rank"),
+    ("units", "filters", "out_channels", "out_features", "output_dim"),
+    ("use_bias", "bias"),
+    ("use_causal_mask", "causal", "is_causal"),
+)
+# What other libraries call the size of the tokens, which our layers take from their inputs.
+_TOKEN_SIZES = (
+    *("d_model", "dim", "embed_dim", "embedding_dim", "features", "hidden_size"),
+    *("in_features", "input_size", "model_dim"),
+)
+_SIZES_TO_SET = ("units", "output_dim", "hidden_dim")
+_LEGACY = ("input_dim", "input_length", "input_shape")  # which Keras still takes, with a warning
+
+
+def check_binding(kind: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Raises a `TypeError` unless a layer can be constructed with some arguments, by their names.
+
+    Example:
+        >>> from keras_tnattn.layers import TTDense
+        >>> check_binding(TTDense, (), {"units": 8})
+    """
+    try:
+        _named_signature(kind).bind(None, *args, **kwargs)
+    except TypeError as error:
+        raise TypeError(_message(kind, kwargs, str(error))) from None
+
+
+def check_known(kind: Any, after: Any, kwargs: Mapping[str, Any]) -> None:
+    """Raises a `ValueError`, as Keras does, if no constructor behind one knows an argument.
+
+    Args:
+        kind: The class of the layer.
+        after: The base class whose constructor got the arguments.
+        kwargs: The arguments.
+
+    Example:
+        >>> from keras_tnattn.layers import TTDense
+        >>> check_known(TTDense, TTDense, {"name": "map"})
+    """
+    known = set(_LEGACY)
+    for base in kind.__mro__[kind.__mro__.index(after) + 1 :]:
+        known |= set(_own_parameters(base))
+    if not known.issuperset(kwargs):
+        raise ValueError(_message(kind, kwargs, ""))
+
+
+def _own_parameters(base: Any) -> dict[str, inspect.Parameter]:
+    """Returns the parameters that the constructor of a class itself names."""
+    if "__init__" not in vars(base) or base is object:
+        return {}
+    parameters = list(inspect.signature(base.__init__).parameters.values())[1:]
+    anything = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {p.name: p for p in parameters if p.kind not in anything}
+
+
+@functools.cache
+def _named_signature(kind: Any) -> inspect.Signature:
+    """Returns the signature of the first constructor that does not only hand on its arguments."""
+    bases = kind.__mro__[: kind.__mro__.index(keras.layers.Layer) + 1]
+    named = [base for base in bases if _own_parameters(base)]
+    return inspect.signature(named[0].__init__)
+
+
+@functools.cache
+def _parameters(kind: Any) -> dict[str, inspect.Parameter]:
+    """Returns the parameters of a layer and its bases, without those of every Keras layer."""
+    parameters: dict[str, inspect.Parameter] = {}
+    for base in kind.__mro__[: kind.__mro__.index(keras.layers.Layer)]:
+        for name, parameter in _own_parameters(base).items():
+            if name not in getattr(kind, "fixed_arguments", ()):
+                parameters.setdefault(name, parameter)
+    return parameters
+
+
+def _message(kind: Any, kwargs: Mapping[str, Any], reason: str) -> str:
+    """Returns the error for arguments that do not fit, for a reason that Python gives."""
+    parameters = _parameters(kind)
+    known = {*parameters, *_own_parameters(keras.layers.Layer), *_LEGACY}
+    unknown = {name: value for name, value in kwargs.items() if name not in known}
+    received = ", ".join(f"{name}={describe(value)}" for name, value in unknown.items())
+    problems = [received] if received else []
+    if reason.startswith("missing") or not received:
+        problems.append(reason)
+    hints = "".join(f" {_hint(kind, name)}" for name in unknown)
+    takes = [_as_argument(parameter) for parameter in parameters.values()]
+    takes += ["name=None", "dtype=None"]
+    return (
+        f"Expected other arguments for {kind.__name__}. Received: {'; '.join(problems)}.{hints} "
+        f"{kind.__name__} takes ({', '.join(takes)})"
+    )
+
+
+def _hint(kind: Any, name: str) -> str:
+    """Returns a sentence about what was probably meant by an unknown argument."""
+    parameters = _parameters(kind)
+    groups = [group for group in _SYNONYMS if name in group]
+    meant = [group[0] for group in groups if group[0] in parameters]
+    if name in _TOKEN_SIZES:
+        meant += [size for size in _SIZES_TO_SET if size in parameters and size not in meant]
+        if not meant:
+            return f"The size of the tokens is that of the inputs, so `{name}` is not needed."
+    elif not groups:
+        names = [*parameters, *_own_parameters(keras.layers.Layer)]
+        meant = difflib.get_close_matches(name, names, n=2)
+    if meant:
+        return f"Did you mean {' or '.join(meant)} by {name}?"
+    call = inspect.signature(kind.call).parameters
+    of_call = [each for each in (name, *(group[0] for group in groups)) if each in call]
+    if of_call:
+        return f"Pass {of_call[0]} in the call, layer(inputs, {of_call[0]}=...)."
+    return f"{kind.__name__} has no {name}."
+
+
+def _as_argument(parameter: inspect.Parameter) -> str:
+    if parameter.default is parameter.empty:
+        return parameter.name
+    return f"{parameter.name}={parameter.default!r}"
+
+
+def describe(value: Any) -> str:
+    """Returns a value as an error message shows it."""
+    shape = shape_of(value)
+    return repr(value) if shape is None else f"tensor of shape {shape}"
