@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from keras import ops
 from oracles import power_law_attention
 
-from keras_tnattn.layers import PLDRAttention, PowerLawGraphAttention
+from keras_tnattn.layers import MetricAttention, PLDRAttention, PowerLawGraphAttention
 from keras_tnattn.layers.base_attention import adapter_of
 from keras_tnattn.ops.power_law import elementwise_power
 
@@ -221,6 +221,42 @@ def test_a_metric_of_keys_ignores_queries_and_padding():
         )
     )
     np.testing.assert_allclose(to_numpy(first), to_numpy(second), rtol=1e-4, atol=1e-5)
+
+
+METRIC_ATTENTIONS = {
+    "query": lambda: make_layer(),
+    "key": lambda: make_layer(metric_from="key"),
+    "causal": lambda: make_layer(causal_metric=True),
+    "pldr": lambda: PLDRAttention(2, rotary=None, key_dim=4, **SIZES),
+    "fixed": lambda: MetricAttention(2, use_metric=True),
+}
+
+
+@pytest.mark.parametrize("value_mask", [None, np.arange(5)[None] > 0])
+@pytest.mark.parametrize("name", METRIC_ATTENTIONS)
+def test_a_key_mask_hides_keys_and_values_whatever_the_value_mask_is(name, value_mask):
+    layer = METRIC_ATTENTIONS[name]()
+    query, value, key = tokens(2, 4, 6), tokens(2, 5, 6, seed=1), tokens(2, 5, 6, seed=2)
+    layer.build(query.shape, value.shape, key.shape)
+    randomize(layer)
+    key_mask = np.broadcast_to(np.arange(5) < 3, (2, 5))
+    masks = {"key_mask": key_mask, "value_mask": value_mask}
+    outputs, scores = layer(query, value, key=key, return_attention_scores=True, **masks)
+    cut = layer(query, value[:, :3], key=key[:, :3])
+    np.testing.assert_allclose(to_numpy(outputs), to_numpy(cut), rtol=1e-4, atol=1e-5)
+    assert (to_numpy(scores)[..., 3:] == 0).all()
+    unmasked = layer(query, value, key=key)
+    assert np.abs(to_numpy(unmasked) - to_numpy(cut)).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", METRIC_ATTENTIONS)
+def test_a_query_mask_takes_precedence_over_the_mask(name):
+    layer, x = METRIC_ATTENTIONS[name](), tokens(2, 5, 6)
+    query_mask = np.broadcast_to(np.arange(5) < 3, (2, 5))
+    outputs = layer(x, query_mask=query_mask, mask=np.ones((2, 5), bool))
+    assert (to_numpy(outputs)[:, 3:] == 0).all()
+    cut = layer(x[:, :3])
+    np.testing.assert_allclose(to_numpy(outputs)[:, :3], to_numpy(cut), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("options", [{"metric_from": "key"}, {"causal_metric": True}])
