@@ -11,6 +11,7 @@ from keras import ops
 from slow_cases import slow_but
 
 from keras_tnattn.layers import MPSClassifier, TNAttention
+from keras_tnattn.models.linear_attention import linear_attention_layer, local_residual
 from keras_tnattn.ops import scan
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -208,10 +209,10 @@ def test_linear_attention_is_a_special_case(dim, length, exact):
     value = np.concatenate([value, value[:, :1]], axis=1)
     phi = tokens(2, length, dim)
     phi /= np.linalg.norm(phi, axis=-1, keepdims=True)
-    layer = TNAttention.from_linear_attention(query, key, value, exact, dtype="float64")
+    layer = linear_attention_layer(query, key, value, exact, dtype="float64")
     assert layer.bond_dim == dim**2 + 2
     outputs = to_numpy(layer(phi))
-    queries = TNAttention.from_linear_attention(query, key, exact=exact, dtype="float64")
+    queries = linear_attention_layer(query, key, exact=exact, dtype="float64")
     for i in range(2):
         sites = phi[i].astype("float64")
         expected = linear_attention(sites, query, key, value, exact)
@@ -220,16 +221,16 @@ def test_linear_attention_is_a_special_case(dim, length, exact):
         expected = linear_attention(sites, query, key, query, exact)
         np.testing.assert_allclose(to_numpy(queries(phi))[i], expected, rtol=1e-4, atol=1e-5)
     if exact:
-        residual = to_numpy(TNAttention.local_residual(phi, *(query, key, value)))
+        residual = to_numpy(local_residual(phi, *(query, key, value)))
         full = np.einsum("bjd,bid,bik->bjk", phi @ query, phi @ key, phi @ value)
         np.testing.assert_allclose(outputs + residual, full, rtol=1e-4, atol=1e-5)
 
 
 def test_linear_attention_names_kernels_that_do_not_fit():
     with pytest.raises(ValueError, match=r"query_kernel\.shape=\(2, 3\)"):
-        TNAttention.from_linear_attention(np.ones((2, 3)), np.ones((2, 2)))
+        linear_attention_layer(np.ones((2, 3)), np.ones((2, 2)))
     with pytest.raises(ValueError, match="query_kernel of rank 1"):
-        TNAttention.from_linear_attention(np.ones((2, 2)), np.eye(2), np.eye(2))
+        linear_attention_layer(np.ones((2, 2)), np.eye(2), np.eye(2))
 
 
 @pytest.mark.parametrize("gap", [0.05, 5e-3, 1e-3, 1e-4])
