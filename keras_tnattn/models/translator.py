@@ -8,7 +8,11 @@ import keras
 from keras_tnattn.checks import check_int
 from keras_tnattn.layers import TransformerDecoder, TransformerEncoder
 from keras_tnattn.models.embeddings import make_embedding, make_position_encoding
-from keras_tnattn.models.translator_attentions import attention_makers
+from keras_tnattn.models.translator_attentions import (
+    AttentionSizes,
+    Choice,
+    attention_makers,
+)
 from keras_tnattn.ops.precision import at_least_float32
 from keras_tnattn.typing import Tensor
 
@@ -316,13 +320,10 @@ def translator(
     check_int("model_dim", model_dim)
     check_int("num_heads", num_heads)
     make_encoder, make_decoder, make_cross = attention_makers(
-        attention,
-        attention_options,
-        {
-            "encoder": (encoder_attention, encoder_options),
-            "decoder": (decoder_attention, decoder_options),
-        },
-        (num_heads, model_dim, attention_dropout),
+        Choice(attention, attention_options),
+        Choice(encoder_attention, encoder_options),
+        Choice(decoder_attention, decoder_options),
+        AttentionSizes(num_heads, model_dim, attention_dropout),
     )
     block: dict[str, Any] = {
         "feedforward_dim": feedforward_dim,
