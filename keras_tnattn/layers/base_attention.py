@@ -280,7 +280,8 @@ class KerasAttention(AttentionAdapter):
 
     def empty_state(self, size: Tensor, length: Tensor) -> State:
         sizes = {"keys": self.layer.key_dim, "values": self.layer.value_dim}
-        heads, dtype = self.layer.num_heads, self.layer.compute_dtype
+        heads = self.layer.num_heads
+        dtype = self.layer.compute_dtype
         return new_state(
             {name: ops.zeros((size, heads, length, dim), dtype) for name, dim in sizes.items()}
         )
@@ -340,7 +341,8 @@ class SequenceAttention(AttentionAdapter):
         is_causal: bool = False,
     ) -> None:
         super().__init__(layer)
-        self.detail, self.detail_argument = detail, detail_argument
+        self.detail = detail
+        self.detail_argument = detail_argument
         self.has_details = detail is not None
         self.takes_causal_mask = takes_causal_mask
         self.can_be_causal = takes_causal_mask or is_causal

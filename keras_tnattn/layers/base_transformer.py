@@ -74,11 +74,22 @@ class BaseTransformerLayer(BaseLayer):
             self.gated = SwiGLU(self.feedforward_dim, dtype=dtype, name="gated")
             self.gated.build(shape)
             return
-        options = (self.feedforward, self.feedforward_tt_ranks)
         self.hidden = feedforward_map(
-            self.feedforward_dim, self.activation, *options, dtype=dtype, name="hidden"
+            self.feedforward_dim,
+            self.activation,
+            self.feedforward,
+            self.feedforward_tt_ranks,
+            dtype=dtype,
+            name="hidden",
         )
-        self.projection = feedforward_map(shape[-1], None, *options, dtype=dtype, name="projection")
+        self.projection = feedforward_map(
+            shape[-1],
+            None,
+            self.feedforward,
+            self.feedforward_tt_ranks,
+            dtype=dtype,
+            name="projection",
+        )
         self.hidden.build(shape)
         self.projection.build((*shape[:-1], self.feedforward_dim))
 
@@ -99,7 +110,8 @@ class BaseTransformerLayer(BaseLayer):
         self, index: int, x: Tensor, branch: Callable[[Tensor], Tensor], training: bool | None
     ) -> Tensor:
         """Returns the sum of `x` and `branch(x)`, with normalization before or after."""
-        norm, dropout = self.norms[index], self.dropouts[index]
+        norm = self.norms[index]
+        dropout = self.dropouts[index]
         if self.norm_first:
             return x + dropout(branch(norm(x)), training=training)
         return norm(x + dropout(branch(x), training=training))

@@ -40,8 +40,15 @@ _SYNONYMS = (
 )
 # What other libraries call the size of the tokens, which our layers take from their inputs.
 _TOKEN_SIZES = (
-    *("d_model", "dim", "embed_dim", "embedding_dim", "features", "hidden_size"),
-    *("in_features", "input_size", "model_dim"),
+    "d_model",
+    "dim",
+    "embed_dim",
+    "embedding_dim",
+    "features",
+    "hidden_size",
+    "in_features",
+    "input_size",
+    "model_dim",
 )
 _SIZES_TO_SET = ("units", "output_dim", "hidden_dim")
 _LEGACY = ("input_dim", "input_length", "input_shape")  # which Keras still takes, with a warning

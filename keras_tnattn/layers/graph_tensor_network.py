@@ -267,7 +267,9 @@ class _GraphTensorNetworkAdapter(SequenceAttention):
         return time_graphs.empty_past(["sent"], width, (size,), length, dim, dtype)
 
     def extend(self, x: Tensor, state: State, chunk: Chunk) -> tuple[Tensor, State]:
-        layer, graph, dtype = self.layer, self._graph(), self.layer.filter_dtype
+        layer = self.layer
+        graph = self._graph()
+        dtype = self.layer.filter_dtype
         inputs = ops.cast(apply_mask(x, chunk.mask), dtype)
         columns, rows = (None, None) if layer.reflections is None else layer.factors(dtype)
         sent = inputs if columns is None else matmul(inputs, columns)

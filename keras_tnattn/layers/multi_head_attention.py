@@ -167,7 +167,8 @@ class MultiHeadAdditiveAttention(SelfAttention):
     ) -> Any:
         inputs = apply_mask(inputs, mask)
         query, key, value = (m(inputs) for m in (self.query_map, self.key_map, self.value_map))
-        outputs, scores = [], []
+        outputs = []
+        scores = []
         for h, head in enumerate(self.heads):
             output, score = head(
                 [query[:, h], value[:, h], key[:, h]],

@@ -103,9 +103,15 @@ class ResidualUnit(keras.layers.Layer):
             self.projection = None
         else:
             sizes = [input_shape[-1], *[self.hidden_dim] * self.num_hidden]
-            name, options = f"{self.name}_dense", {"activation": "relu", "dtype": dtype}
             self.hidden = [
-                built_dense(self, self.hidden_dim, (None, size), f"{name}_{j}", **options)
+                built_dense(
+                    self,
+                    self.hidden_dim,
+                    (None, size),
+                    f"{self.name}_dense_{j}",
+                    activation="relu",
+                    dtype=dtype,
+                )
                 for j, size in enumerate(sizes[:-1])
             ]
             self.projection = built_dense(

@@ -46,7 +46,8 @@ class SwiGLU(BaseLayer):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(self, input_shape: Shape) -> None:
-        dim, hidden = input_shape[-1], (None, self.hidden_dim)
+        dim = input_shape[-1]
+        hidden = (None, self.hidden_dim)
         self.hidden = built_dense(self, self.hidden_dim, input_shape, "hidden", activation="silu")
         self.gate = built_dense(self, self.hidden_dim, input_shape, "gate")
         self.projection = built_dense(self, dim, hidden, "projection")

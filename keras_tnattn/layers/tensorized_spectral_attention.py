@@ -331,12 +331,14 @@ class _SpectralAdapter(SequenceAttention):
     def empty_state(self, size: Tensor, length: Tensor) -> State:
         layer = self.layer
         width = time_graphs.common_bandwidth(time_graphs.current_graphs(layer))
-        lead, dim = (size, layer.num_heads), layer.head_dim
+        lead = (size, layer.num_heads)
+        dim = layer.head_dim
         names = ["keys", *self._sums()]
         return time_graphs.empty_past(names, width, lead, length, dim, layer.compute_dtype)
 
     def extend(self, x: Tensor, state: State, chunk: Chunk) -> tuple[Tensor, State]:
-        layer, graphs = self.layer, time_graphs.current_graphs(self.layer)
+        layer = self.layer
+        graphs = time_graphs.current_graphs(self.layer)
         width = time_graphs.common_bandwidth(graphs)
         keys, values = layer.keys_and_values(x, chunk.mask)
         past, state = time_graphs.append(state, "keys", keys, chunk, width)

@@ -160,7 +160,8 @@ class TNAttention(BaseLayer):
         self.input_spec = keras.layers.InputSpec(ndim=3, axes={} if uniform else {1: num_sites})
 
     def build(self, input_shape: Shape) -> None:
-        bond, dim = self.bond_dim, input_shape[-1]
+        bond = self.bond_dim
+        dim = input_shape[-1]
         sites = () if self.num_sites is None else (self.num_sites,)
         self.attention_tensor = self._add_tensor(
             "attention_tensor", (*sites, bond, bond, *[dim] * self.attention_order), 1.0, True
@@ -252,7 +253,8 @@ class TNAttention(BaseLayer):
         """The folded embeddings `(b, blocks, B, d)` and matrices `(b, blocks, B, D, D)`."""
         # Products of many matrices need the precision and the range of float32.
         phi = scan.fold_sites(ops.cast(apply_mask(inputs, mask), self.chain_dtype))
-        bond, dim = self.bond_dim, phi.shape[-1]
+        bond = self.bond_dim
+        dim = phi.shape[-1]
         features = phi
         if self.attention_order == 2:
             products = phi[..., :, None] * phi[..., None, :]

@@ -15,7 +15,12 @@ from keras_tnattn.layers import MetricAttention, PowerLawGraphAttention
 from keras_tnattn.layers.base_transformer import BaseTransformerLayer
 
 _SHARED = (
-    *("num_heads", "key_dim", "dropout", "query_dropout", "key_dropout", "rotary"),
+    "num_heads",
+    "key_dim",
+    "dropout",
+    "query_dropout",
+    "key_dropout",
+    "rotary",
     "negative_slope",
 )
 _DENSE = ("query", "key", "value", "output")
@@ -178,7 +183,8 @@ def freeze_metric(
         )
     attentions = power_law_layers(model)
     holders = _holders(model)
-    replacements, measured = [], []
+    replacements = []
+    measured = []
     for layer in layers:
         if layer.frozen:
             attention = attentions[layer.path]

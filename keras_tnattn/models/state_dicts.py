@@ -111,7 +111,8 @@ class _TensorUnpickler(pickle.Unpickler):
 
     def __init__(self, archive: zipfile.ZipFile, root: str) -> None:
         super().__init__(io.BytesIO(archive.read(f"{root}/data.pkl")))
-        self.archive, self.root = archive, root
+        self.archive = archive
+        self.root = root
 
     def find_class(self, module: str, name: str) -> Any:
         if module == "torch" and name in _STORAGES:

@@ -222,8 +222,13 @@ class Translator(keras.Model):
 
 
 _LAYERS = (
-    *("source_embedding", "source_positions", "encoders"),
-    *("target_embedding", "target_positions", "decoders", "logits"),
+    "source_embedding",
+    "source_positions",
+    "encoders",
+    "target_embedding",
+    "target_positions",
+    "decoders",
+    "logits",
 )
 
 

@@ -59,7 +59,9 @@ def attention_makers(
         ValueError: If an attention does not suit its place, or options apply to nothing.
     """
     options = dict(default.options or {})
-    encoder_part, decoder_part, cross_part = options, options, options
+    encoder_part = options
+    decoder_part = options
+    cross_part = options
     if isinstance(default.attention, str) and default.attention in ATTENTIONS:
         encoder_part, decoder_part, cross_part = ATTENTIONS[default.attention].by_place(options)
         used = set(cross_part)

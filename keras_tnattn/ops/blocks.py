@@ -30,7 +30,8 @@ class BlockBand:
 
     def __init__(self, shape: Sequence, block: Tensor, num_offsets: int) -> None:
         *self.lead, self.length, _ = shape
-        self.block, self.num_offsets = block, num_offsets
+        self.block = block
+        self.num_offsets = num_offsets
         self.padded = self.length
         self.count = 1
         if num_offsets > 0:

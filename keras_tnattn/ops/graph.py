@@ -216,7 +216,8 @@ class Edges:
             real = ops.reshape(real, (-1,))
             for ends in (self.senders, self.receivers):
                 valid = ops.logical_and(valid, ops.take(real, ends, axis=0))
-        self.valid, self.weights = valid, None
+        self.valid = valid
+        self.weights = None
         if weights is not None:
             weights = ops.reshape(weights, (-1,))
             self.valid = ops.logical_and(valid, weights != 0)

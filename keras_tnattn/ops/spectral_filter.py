@@ -354,9 +354,11 @@ class _Filter:
         coefficients: Tensor = None,
         adjacency: Tensor = None,
     ) -> None:
-        self.band, self.symmetric = band, symmetric
+        self.band = band
+        self.symmetric = symmetric
         self.keys, self.values = band.split(keys), band.split(values)
-        self.coefficients, self.adjacency = coefficients, adjacency
+        self.coefficients = coefficients
+        self.adjacency = adjacency
         self.order = 2 if coefficients is None else coefficients.shape[0]
         omega = diagonals if adjacency is None else [adjacency]
         self.omega = [ops.cast(diagonal, keys.dtype) for diagonal in omega]

@@ -8,7 +8,7 @@ from keras import ops
 from keras.tree import map_structure
 
 from keras_tnattn.models.language_model import LanguageModel
-from keras_tnattn.search.loop import Search, State, gather, unless_done, write
+from keras_tnattn.search.loop import Search, State, gather, unless_done, with_room, write
 from keras_tnattn.search.model_steps import decoding_steps
 from keras_tnattn.search.steps import Steps
 from keras_tnattn.typing import Tensor
@@ -33,6 +33,21 @@ class Hypotheses(NamedTuple):
     ids: np.ndarray
     scores: np.ndarray
     finished: np.ndarray
+
+
+class _Best(NamedTuple):
+    """The best hypotheses so far: ids `(B, K, L)`, and scores and whether they ended, `(B, K)`."""
+
+    ids: Tensor
+    scores: Tensor
+    ended: Tensor
+
+
+class _Beams(NamedTuple):
+    """What the search keeps: sums of `-ln p` of the live hypotheses, `(B, K)`, and the best."""
+
+    sums: Tensor
+    best: _Best
 
 
 class BeamSearch(Search):
@@ -145,18 +160,19 @@ class BeamSearch(Search):
         else:
             rows = self._rows("source", source)
         for numbers, done, state in self._run(rows, batch_size):
-            best, count = state["best"], len(numbers)
+            best = state.own.best
+            count = len(numbers)
             # Prompts are padded on their left.
-            ids = best["ids"][:count][done][..., self._num_skipped(state) :]
+            ids = best.ids[:count][done][..., self._num_skipped(state) :]
             results.ids[numbers[done], :, : ids.shape[-1]] = ids[..., :width]
-            results.scores[numbers[done]] = best["scores"][:count][done]
-            results.finished[numbers[done]] = best["ended"][:count][done]
+            results.scores[numbers[done]] = best.scores[:count][done]
+            results.finished[numbers[done]] = best.ended[:count][done]
         longest = (results.ids != 0).any((0, 1)).nonzero()[0]
         return results._replace(ids=results.ids[..., : longest.max(initial=0) + 1])
 
     def _num_skipped(self, state: State) -> int:
         """The number of given ids that are not part of the answer: all but the first of one."""
-        first = int(state["first"])
+        first = int(state.first)
         return first + 1 if first else 0
 
     def search(self, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -169,38 +185,31 @@ class BeamSearch(Search):
         """
         state = self.start(source)
         # Of no sequence, no step.
-        steps = ops.maximum(ops.max(state["sequences"]["limit"], initial=0) - state["step"], 0)
-        best = self.advance(self._longer(state, steps), steps)["best"]
-        return best["ids"], best["scores"], best["ended"]
+        steps = ops.maximum(ops.max(state.limit, initial=0) - state.step, 0)
+        best = self.advance(self._longer(state, steps), steps).own.best
+        return best.ids, best.scores, best.ended
 
-    def _initial(self, state: State, **inputs: Tensor) -> State:
-        ids = state["live"]["ids"]
+    def _initial(self, ids: Tensor, **options: Tensor) -> _Beams:
         shape = ops.shape(ids)[:2]
         first = ops.arange(self.beam_size) == 0
         infinite = ops.full(shape, float("inf"), dtype="float32")
         # One live hypothesis to begin with: K equal ones would stay equal.
         sums = ops.where(first, ops.zeros_like(infinite), infinite)
-        return {
-            **state,
-            "live": {**state["live"], "sums": sums},
-            "best": {
-                "ids": ops.zeros_like(ids),
-                "scores": infinite,
-                "ended": ops.zeros(shape, "bool"),
-            },
-        }
+        best = _Best(ops.zeros_like(ids), scores=infinite, ended=ops.zeros(shape, "bool"))
+        return _Beams(sums, best)
 
     def _longer(self, state: State, num_steps: Tensor = 16) -> State:
         state = super()._longer(state, num_steps)
-        ids = ops.pad(state["best"]["ids"], [(0, 0), (0, 0), (0, num_steps)])
-        return {**state, "best": {**state["best"], "ids": ids}}
+        best = state.own.best
+        best = best._replace(ids=with_room(best.ids, num_steps))
+        return state._replace(own=state.own._replace(best=best))
 
     def _choose(self, state: State, logits: Tensor) -> State:
-        sequences, live, best = state["sequences"], state["live"], state["best"]
+        best = state.own.best
         num_beams = self.beam_size
         probable, tokens = ops.top_k(ops.log_softmax(ops.cast(logits, "float32")), num_beams)
-        sums = live["sums"][..., None] - probable  # (B, K, K): hypothesis, token
-        length = ops.cast(state["step"] - state["first"] + 2, "float32")
+        sums = state.own.sums[..., None] - probable  # (B, K, K): hypothesis, token
+        length = ops.cast(state.step - state.first + 2, "float32")
         norm = self._norm(length)
         ends = tokens == self.end_id
         infinite = ops.full_like(sums, float("inf"))
@@ -210,38 +219,39 @@ class BeamSearch(Search):
         )
         parents = choice // num_beams
         tokens = ops.take_along_axis(ops.reshape(tokens, (-1, num_beams**2)), choice, axis=1)
-        position = state["step"] + 1
-        ended_ids = write(live["ids"], position, ops.full_like(tokens, self.end_id))
-        candidates = {"ids": live["ids"], "state": live["state"]}
+        position = state.step + 1
+        ended_ids = write(state.ids, position, ops.full_like(tokens, self.end_id))
+        live_ids = state.ids
+        model_state = state.model_state
         if num_beams > 1:
-            candidates = map_structure(lambda x: gather(x, parents), candidates)
-        candidates["ids"] = write(candidates["ids"], position, tokens)
+            live_ids = gather(live_ids, parents)
+            model_state = map_structure(lambda x: gather(x, parents), model_state)
+        live_ids = write(live_ids, position, tokens)
 
         # Candidates for the answer: the best so far, those that end now, and at the limit all.
-        last = position == sequences["limit"]
+        last = position == state.limit
         unfinished = ops.where(last[:, None], sums / norm, ops.full_like(sums, float("inf")))
-        scores = ops.concatenate([best["scores"], ended_scores, unfinished], axis=1)
-        ids = ops.concatenate([best["ids"], ended_ids, candidates["ids"]], axis=1)
+        scores = ops.concatenate([best.scores, ended_scores, unfinished], axis=1)
+        ids = ops.concatenate([best.ids, ended_ids, live_ids], axis=1)
         all_ended = ops.ones_like(ended_scores, "bool")
-        ended = ops.concatenate([best["ended"], all_ended, ops.logical_not(all_ended)], axis=1)
+        ended = ops.concatenate([best.ended, all_ended, ops.logical_not(all_ended)], axis=1)
         scores, winners = _lowest(scores, num_beams)
         # A sum only grows: this is the best score that a live hypothesis can still reach.
-        limit = ops.cast(sequences["limit"] - state["first"] + 1, "float32")
+        limit = ops.cast(state.limit - state.first + 1, "float32")
         reachable = ops.min(sums, axis=1) / self._norm(limit)
-        done = sequences["done"]
-        now_done = ops.logical_or(done, ops.logical_or(last, scores[:, -1] <= reachable))
-        new_best = {
-            "ids": gather(ids, winners),
-            "scores": scores,
-            "ended": ops.take_along_axis(ended, winners, axis=1),
-        }
-        return {
-            **state,
-            "step": position,
-            "sequences": {**sequences, "done": now_done},
-            "live": {**live, **candidates, "sums": sums},
-            "best": unless_done(done, best, new_best),
-        }
+        ends_now = ops.logical_or(last, scores[:, -1] <= reachable)
+        new_best = _Best(
+            gather(ids, winners),
+            scores=scores,
+            ended=ops.take_along_axis(ended, winners, axis=1),
+        )
+        return state._replace(
+            step=position,
+            done=ops.logical_or(state.done, ends_now),
+            ids=live_ids,
+            model_state=model_state,
+            own=_Beams(sums, unless_done(state.done, best, new_best)),
+        )
 
     def _norm(self, length: Tensor) -> Tensor:
         return ((5.0 + length) / 6.0) ** self.length_penalty

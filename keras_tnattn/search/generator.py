@@ -35,6 +35,20 @@ class Generated(NamedTuple):
     finished: np.ndarray
 
 
+class _Sampled(NamedTuple):
+    """What the generation keeps; an empty tuple for what its options do not need.
+
+    Attributes:
+        finished: Booleans `(B,)`: whether the end id or a stop sequence was reached.
+        noise: Floats `(B, max_new_tokens)`, uniform in [0, 1).
+        used: Booleans `(B, V)`: the ids that the prompt or the text has.
+    """
+
+    finished: Tensor
+    noise: Tensor = ()
+    used: Tensor = ()
+
+
 class Generator(Search):
     """Continues prompts with a language model, by the most probable ids or by sampling.
 
@@ -136,10 +150,11 @@ class Generator(Search):
         ids = np.zeros((len(rows), self.max_new_tokens), "int32")
         finished = np.zeros(len(rows), bool)
         for running, done, state in self._run(rows, batch_size, self._noise):
-            given, count = int(state["first"]) + 1, len(running)
-            new = state["live"]["ids"][:count, 0, given:][done]
+            given = int(state.first) + 1
+            count = len(running)
+            new = state.ids[:count, 0, given:][done]
             ids[running[done], : new.shape[1]] = new[:, : self.max_new_tokens]
-            finished[running[done]] = state["finished"][:count][done]
+            finished[running[done]] = state.own.finished[:count][done]
         longest = (ids != 0).any(0).nonzero()[0]
         return Generated(ids[:, : longest.max(initial=-1) + 1], finished)
 
@@ -152,8 +167,8 @@ class Generator(Search):
         position = None
         rows = self._prompts("prompts", [prompt], self.max_new_tokens, "max_new_tokens")
         for _, _, state in self._run(rows, 1, self._noise, steps_at_once=1):
-            position = int(state["first"]) + 1 if position is None else position + 1
-            yield int(state["live"]["ids"][0, 0, position])
+            position = int(state.first) + 1 if position is None else position + 1
+            yield int(state.ids[0, 0, position])
 
     def _noise(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         if self.temperature == 0:
@@ -163,37 +178,39 @@ class Generator(Search):
         ]
         return {"noise": np.array(draws, "float32")}
 
-    def _initial(self, state: State, **inputs: Tensor) -> State:
-        ids = state["live"]["ids"][:, 0]
-        batch = ops.shape(ids)[0]
-        entries: State = {"finished": ops.zeros((batch,), "bool")}
-        if "noise" in inputs:
-            entries["noise"] = inputs["noise"]
+    def _initial(self, ids: Tensor, **options: Tensor) -> _Sampled:
+        own = _Sampled(ops.zeros((ops.shape(ids)[0],), "bool"))
+        if "noise" in options:
+            own = own._replace(noise=options["noise"])
         if self.repetition_penalty != 1:
-            one_hot = ops.one_hot(ids, self.steps.vocabulary_size, dtype="bool")
-            entries["used"] = ops.any(one_hot, axis=1)
-        return {**state, **entries}
+            one_hot = ops.one_hot(ids[:, 0], self.steps.vocabulary_size, dtype="bool")
+            own = own._replace(used=ops.any(one_hot, axis=1))
+        return own
 
     def _choose(self, state: State, logits: Tensor) -> State:
-        sequences, live = state["sequences"], state["live"]
+        own = state.own
         logits = ops.cast(logits[:, 0], "float32")
         size = self.steps.vocabulary_size
         if self.repetition_penalty != 1:
-            logits = penalize(logits, state["used"], self.repetition_penalty)
+            logits = penalize(logits, own.used, self.repetition_penalty)
         lowest = ops.full_like(logits, -1e30)
         logits = ops.where(ops.arange(size) == 0, lowest, logits)
-        position = state["step"] + 1
+        position = state.step + 1
         if self.temperature == 0:
             tokens = ops.argmax(logits, axis=-1)
         else:
-            place = state["step"] - state["first"]
-            noise = ops.take(state["noise"], place, axis=1)
-            filters = (self.top_k, self.top_p, self.min_p)
-            tokens = draw(logits / self.temperature, noise, *filters)
-        done = sequences["done"]
+            noise = ops.take(own.noise, state.step - state.first, axis=1)
+            tokens = draw(
+                logits / self.temperature,
+                noise,
+                top_k=self.top_k,
+                top_p=self.top_p,
+                min_p=self.min_p,
+            )
+        done = state.done
         tokens = ops.where(done, 0, ops.cast(tokens, "int32"))
-        ids = write(live["ids"], position, tokens[:, None])
-        number = position - state["first"]
+        ids = write(state.ids, position, tokens[:, None])
+        number = position - state.first
         now = ops.zeros_like(done)
         for stop in self.stop_sequences:
             places = ops.maximum(position - len(stop) + 1, 0) + ops.arange(len(stop))
@@ -201,18 +218,13 @@ class Generator(Search):
             same = ops.all(last == ops.convert_to_tensor(stop, "int32"), axis=1)
             now = ops.logical_or(now, ops.logical_and(same, number >= len(stop)))
         now = ops.logical_and(now, ops.logical_not(done))
-        at_limit = position >= sequences["limit"]
-        entries: State = {"finished": ops.logical_or(state["finished"], now)}
+        at_limit = position >= state.limit
+        own = own._replace(finished=ops.logical_or(own.finished, now))
         if self.repetition_penalty != 1:
-            entries["used"] = ops.logical_or(state["used"], ops.one_hot(tokens, size, dtype="bool"))
+            one_hot = ops.one_hot(tokens, size, dtype="bool")
+            own = own._replace(used=ops.logical_or(own.used, one_hot))
         done = ops.logical_or(done, ops.logical_or(now, at_limit))
-        return {
-            **state,
-            **entries,
-            "step": position,
-            "sequences": {**sequences, "done": done},
-            "live": {**live, "ids": ids},
-        }
+        return state._replace(step=position, done=done, ids=ids, own=own)
 
 
 def _check_range(name: str, value: Any, lowest: float, highest: float) -> float:

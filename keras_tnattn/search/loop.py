@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -15,19 +15,35 @@ from keras_tnattn.typing import Tensor
 
 _CHUNK = 16  # steps between two checks for sequences that are done
 
-# The state of a search, for B sequences, K hypotheses each, and L ids so far:
-#   step        the position of the last id, ()
-#   first       the position of the last id that was given, ()
-#   sequences   the data of each sequence: limit, done, and the context of the steps, (B, ...)
-#   live        the hypotheses to extend: ids (B, K, L), and state (B, K, ...), that of the steps
-#   best        what the search has to answer so far, (B, ...)
-State = dict[str, Any]
+
+class State(NamedTuple):
+    """The state of a search, for `B` sequences, `K` hypotheses each, and `L` ids so far.
+
+    Attributes:
+        step: Scalar integer, the position of the last id.
+        first: Scalar integer, the position of the last id that was given.
+        limit: Integers `(B,)`: the position after which nothing is generated.
+        done: Booleans `(B,)`: the sequences that are not computed further.
+        context: The context of the steps, a nested structure of tensors `(B, ...)`.
+        ids: Integers `(B, K, L)`, of the hypotheses to extend.
+        model_state: The state of the steps, a nested structure of tensors `(B, K, ...)`.
+        own: What the search itself keeps, a nested structure of tensors `(B, ...)`.
+    """
+
+    step: Tensor
+    first: Tensor
+    limit: Tensor
+    done: Tensor
+    context: Any
+    ids: Tensor
+    model_state: Any
+    own: Any
 
 
 class Search(abc.ABC):
     """Extends sequences step by step.
 
-    A subclass defines `_choose`, and `_initial`, the parts of the state that are its own.
+    A subclass defines `_choose`, and `_initial`, the part of the state that is its own.
 
     Args:
         steps: The steps of a model.
@@ -45,8 +61,8 @@ class Search(abc.ABC):
         self._advance_once = _Compiled(steps.model, lambda state: self.advance(state, 1))
 
     @abc.abstractmethod
-    def _initial(self, state: State, **inputs: Tensor) -> State:
-        """Returns the state before the first choice, with what the search needs of its own."""
+    def _initial(self, ids: Tensor, **options: Tensor) -> Any:
+        """Returns what the search keeps of its own, before the first choice after `(B, K, L)`."""
 
     @abc.abstractmethod
     def _choose(self, state: State, logits: Tensor) -> State:
@@ -62,17 +78,18 @@ class Search(abc.ABC):
             return x if self.num_beams == 1 else ops.repeat(x, self.num_beams, axis=1)
 
         last = ops.cast(length - 1, "int32")
-        state: State = {
-            "step": last,
-            "first": last,
-            "sequences": {
-                "limit": ops.cast(start.limit, "int32") + self.extra_tokens,
-                "done": ops.zeros((batch,), "bool"),
-                "context": start.context,
-            },
-            "live": {"ids": repeat(start.ids), "state": map_structure(repeat, start.state)},
-        }
-        state = self._longer(self._initial(state, **options), 1)
+        ids = repeat(start.ids)
+        state = State(
+            step=last,
+            first=last,
+            limit=ops.cast(start.limit, "int32") + self.extra_tokens,
+            done=ops.zeros((batch,), "bool"),
+            context=start.context,
+            ids=ids,
+            model_state=map_structure(repeat, start.state),
+            own=self._initial(ids, **options),
+        )
+        state = self._longer(state, 1)
         logits = ops.broadcast_to(
             start.logits[:, None], (batch, self.num_beams, start.logits.shape[-1])
         )
@@ -80,18 +97,15 @@ class Search(abc.ABC):
 
     def advance(self, state: State, num_steps: Tensor) -> State:
         """Advances by `num_steps` steps, or until all sequences are done; there is room."""
-        end = state["step"] + num_steps
+        end = state.step + num_steps
         return ops.while_loop(
-            lambda state: ops.logical_and(
-                state["step"] < end, ops.logical_not(ops.all(state["sequences"]["done"]))
-            ),
+            lambda state: ops.logical_and(state.step < end, ops.logical_not(ops.all(state.done))),
             lambda state: (self._step(state),),
             (state,),
         )[0]
 
     def _step(self, state: State) -> State:
-        live = state["live"]
-        batch, num_beams, _ = ops.shape(live["ids"])
+        batch, num_beams, _ = ops.shape(state.ids)
 
         def flat(x: Tensor) -> Tensor:
             return ops.reshape(x, (batch * num_beams, *ops.shape(x)[2:]))
@@ -99,26 +113,18 @@ class Search(abc.ABC):
         def unflat(x: Tensor) -> Tensor:
             return ops.reshape(x, (batch, num_beams, *ops.shape(x)[1:]))
 
-        logits, inner = self.steps.step(
-            flat(live["ids"]),
-            state["step"],
-            state["sequences"]["context"],
-            map_structure(flat, live["state"]),
+        logits, model_state = self.steps.step(
+            flat(state.ids), state.step, state.context, map_structure(flat, state.model_state)
         )
-        live = {**live, "state": map_structure(unflat, inner)}
-        return self._choose({**state, "live": live}, unflat(logits))
+        state = state._replace(model_state=map_structure(unflat, model_state))
+        return self._choose(state, unflat(logits))
 
     def _longer(self, state: State, num_steps: Tensor = _CHUNK) -> State:
         """Gives ids and states room for more ids."""
-        live = state["live"]
-        return {
-            **state,
-            "live": {
-                **live,
-                "ids": _with_room(live["ids"], num_steps),
-                "state": self.steps.with_room(live["state"], num_steps),
-            },
-        }
+        return state._replace(
+            ids=with_room(state.ids, num_steps),
+            model_state=self.steps.with_room(state.model_state, num_steps),
+        )
 
     def _prompts(self, name: str, prompts: Any, new: int, option: str) -> list[np.ndarray]:
         """Returns the ids of prompts which leave the model room for `new` ones."""
@@ -174,7 +180,7 @@ class Search(abc.ABC):
             inputs = {"inputs": self.steps.pack([rows[i] for i in numbers]), **options(numbers)}
             state = self._start.predict_on_batch(map_structure(_rounded_up, inputs))
             while True:
-                done = state["sequences"]["done"][: len(numbers)]
+                done = state.done[: len(numbers)]
                 yield numbers, done, state
                 if done.all():
                     break
@@ -182,7 +188,7 @@ class Search(abc.ABC):
                     remaining = np.flatnonzero(~done)
                     numbers, state = numbers[remaining], _select(state, remaining)
                 # Always as many places more, so that few shapes are compiled.
-                if state["live"]["ids"].shape[-1] - 1 - int(state["step"]) < steps_at_once:
+                if state.ids.shape[-1] - 1 - int(state.step) < steps_at_once:
                     state = self._longer(state)
                 state = advance.predict_on_batch(state)
 
@@ -209,9 +215,9 @@ class _Compiled(keras.Model):
 
 def _select(state: State, rows: np.ndarray) -> State:
     """Keeps some of the sequences; their axis is the first one of all tensors but two."""
-    scalars = {name: state[name] for name in ("step", "first")}
-    rest = {name: part for name, part in state.items() if name not in scalars}
-    return {**scalars, **map_structure(lambda x: _rounded_up(x[rows]), rest)}
+    parts = state._asdict()
+    del parts["step"], parts["first"]
+    return state._replace(**map_structure(lambda x: _rounded_up(x[rows]), parts))
 
 
 def _rounded_up(x: np.ndarray) -> np.ndarray:
@@ -222,7 +228,8 @@ def _rounded_up(x: np.ndarray) -> np.ndarray:
     return np.concatenate([x, np.repeat(x[-1:], missing, axis=0)])
 
 
-def _with_room(ids: Tensor, num_tokens: Tensor) -> Tensor:
+def with_room(ids: Tensor, num_tokens: Tensor) -> Tensor:
+    """Returns ids `(..., L)` with room for more."""
     return ops.pad(ids, [(0, 0)] * (len(ids.shape) - 1) + [(0, num_tokens)])
 
 
@@ -239,7 +246,7 @@ def gather(x: Tensor, indices: Tensor) -> Tensor:
     return ops.take(flat, rows, axis=0)
 
 
-def unless_done(done: Tensor, old: State, new: State) -> State:
+def unless_done(done: Tensor, old: Any, new: Any) -> Any:
     """Returns `old` for sequences that are done, else `new`."""
 
     def choose(x: Tensor, y: Tensor) -> Tensor:

@@ -87,7 +87,8 @@ class SentenceTranslator:
                 f"Expected tokenizers of {sizes} pieces, the model's vocabularies. "
                 f"Received: tokenizers of {received}"
             )
-        self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
+        self.source_tokenizer = source_tokenizer
+        self.target_tokenizer = target_tokenizer
         self.search = BeamSearch(steps, beam_size, START, END, extra_tokens, length_penalty)
         # Traced once for all signatures of an exported model.
         self._search_graph = tf.function(

@@ -86,8 +86,10 @@ class WordPieceTokenizer:
             raise ValueError(f"Expected one of {CASES}. Received: case={case!r}")
         if form not in FORMS:
             raise ValueError(f"Expected one of {FORMS}. Received: form={form!r}")
-        self.vocabulary, self.case = vocabulary, case
-        self.keep_accents, self.form = bool(keep_accents), form
+        self.vocabulary = vocabulary
+        self.case = case
+        self.keep_accents = bool(keep_accents)
+        self.form = form
         # Constants only, where `tf_text.BertTokenizer` holds a lookup table.
         self._word_pieces = tf_text.FastWordpieceTokenizer(
             vocabulary,

@@ -99,7 +99,8 @@ class WordVectorizer:
     ) -> None:
         if max_words < 1:
             raise ValueError(f"Expected max_words >= 1. Received: max_words={max_words}")
-        self.max_words, self.split = max_words, split
+        self.max_words = max_words
+        self.split = split
         self.between = _between(split)
         self._separator = re.compile(self.between)
         self._vocabulary = [*_SPECIAL, *vocabulary]

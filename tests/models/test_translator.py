@@ -59,7 +59,7 @@ def test_encoding_drops_nothing_out_unless_training():
 
     class Caller(keras.layers.Layer):
         def call(self, ids, training=None):
-            return search.start(ids)["sequences"]["context"]["memory"][0]["keys"]
+            return search.start(ids).context["memory"][0]["keys"]
 
     keys = to_numpy(Caller()(IDS["source"], training=True))
     want = to_numpy(model.decoders[0].memory_state(first, IDS["source"] != 0)["keys"])

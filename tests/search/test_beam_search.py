@@ -176,9 +176,7 @@ def test_sentences_that_are_done_are_not_searched_on():
     search = BeamSearch(model, 1, START, END, extra_tokens=500)
     sizes = []
     advance = search._advance.predict_on_batch
-    search._advance.predict_on_batch = lambda state: (
-        sizes.append(len(state["sequences"]["done"])) or advance(state)
-    )
+    search._advance.predict_on_batch = lambda state: sizes.append(len(state.done)) or advance(state)
     result = search(padded(SOURCES))
     assert result.ids.tolist() == [[[START, END]]] * 3
     # All end with the first step.
@@ -195,7 +193,7 @@ def test_the_keys_and_values_that_are_kept_are_those_of_the_whole_prefix():
         assert cached.steps.keeps_state
         whole.steps.keeps_state = False
         state = cached.start(ops.array(padded(SOURCES)))
-        assert {"keys", "values"} == set(state["live"]["state"][0]["self"]["tokens"])
+        assert {"keys", "values"} == set(state.model_state[0]["self"]["tokens"])
         got, want = cached(padded(SOURCES)), whole(padded(SOURCES))
         np.testing.assert_array_equal(got.ids, want.ids)
         np.testing.assert_allclose(got.scores, want.scores, rtol=1e-4)

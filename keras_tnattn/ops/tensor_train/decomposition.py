@@ -62,7 +62,9 @@ def matrix_to_tt(
     # (I_1, ..., I_N, J_1, ..., J_N) -> (I_1, J_1, ..., I_N, J_N)
     axes = [axis for n in range(num_cores) for axis in (n, num_cores + n)]
     rest = matrix.reshape(*tt_input_shape, *tt_output_shape).transpose(axes)
-    cores, rank, squared_error = [], 1, 0.0
+    cores = []
+    rank = 1
+    squared_error = 0.0
     for n in range(num_cores - 1):
         size = rank * tt_input_shape[n] * tt_output_shape[n]
         u, s, vt = np.linalg.svd(rest.reshape(size, -1), full_matrices=False)

@@ -16,7 +16,8 @@ def prime_factors(size: int) -> list[int]:
     """
     if size < 1:
         raise ValueError(f"Expected a positive size. Received: size={size}")
-    factors, divisor = [], 2
+    factors = []
+    divisor = 2
     while divisor * divisor <= size:
         while size % divisor == 0:
             factors.append(divisor)
