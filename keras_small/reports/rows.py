@@ -13,7 +13,7 @@ from keras_small.formats.candidates import (
     input_shape,
 )
 from keras_small.formats.runtime_tables import RUNTIMES
-from keras_small.goals import Chosen
+from keras_small.goals.goal import Chosen
 from keras_small.planning.plan import Plan, why_without_candidates
 from keras_small.planning.unreplaced import Unreplaced, unreplaced_weights
 from keras_small.reports.report import LayerReport, Report
