@@ -112,7 +112,9 @@ def compress(
     """
     goal = as_goal(goal)
     asked = as_data(data)
-    options = Options(bits, formats, filters, for_runtime, coded)
+    options = Options(
+        bits=bits, formats=formats, filters=filters, for_runtime=for_runtime, coded=coded
+    )
     _check_model(model)
     goal.check(options, asked)
     original = Inventory.of(model)
