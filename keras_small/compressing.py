@@ -9,7 +9,9 @@ from keras_small.asked.data import as_data
 from keras_small.asked.progress import printing, tell
 from keras_small.building.builder import Builder, renumbering_of
 from keras_small.building.saving import check_codable
-from keras_small.goals import Goal, Search, as_goal, choose
+from keras_small.goals import Goal, as_goal
+from keras_small.goals.goal import choose
+from keras_small.goals.search import Search
 from keras_small.planning.options import OPTIONAL_FORMATS, Filters, Options
 from keras_small.planning.plan import make_plan
 from keras_small.reports.rows import layer_rows, report_of
@@ -111,7 +113,9 @@ def compress(
     """
     goal = as_goal(goal)
     asked = as_data(data)
-    options = Options(bits, formats, filters, for_runtime, coded)
+    options = Options(
+        bits=bits, formats=formats, filters=filters, for_runtime=for_runtime, coded=coded
+    )
     _check_model(model)
     goal.check(options, asked)
     original = Inventory.of(model)

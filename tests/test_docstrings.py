@@ -9,14 +9,17 @@ import re
 
 import pytest
 
+import keras_small
 import keras_tnattn
 
 MODULES = [
+    "keras_small",
     *(
         module.name
-        for module in pkgutil.walk_packages(keras_tnattn.__path__, "keras_tnattn.")
+        for package in (keras_tnattn, keras_small)
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
         if not module.name.endswith("__main__")
-    )
+    ),
 ]
 FENCED = re.compile(r"^ *```python\n(.*?)^ *```", re.M | re.S)  # not `python notest`
 SECTION = re.compile(r"^(Args|Call arguments):\n((?: {4}.*\n|\n)+)", re.M)

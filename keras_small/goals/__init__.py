@@ -2,28 +2,23 @@
 
 from typing import Any
 
-from keras_small.goals.goal import Chosen, Goal, choose
+from keras_small.goals.goal import Goal
 from keras_small.goals.keeping import Keeping
 from keras_small.goals.promise import Promise
-from keras_small.goals.search import Search
 from keras_small.goals.smaller import Smaller
 from keras_small.goals.within import Within
 
-__all__ = [
-    "Chosen",
-    "Goal",
-    "Keeping",
-    "Promise",
-    "Search",
-    "Smaller",
-    "Within",
-    "as_goal",
-    "choose",
-]
+__all__ = ["Goal", "Keeping", "Promise", "Smaller", "Within", "as_goal"]
 
 
 def as_goal(goal: Any) -> Goal:
-    """Returns what `compress` received as a goal: a number asks for a model so much smaller."""
+    """Returns what `compress` received as a goal: a number is the factor of `Smaller`.
+
+    Example:
+        >>> from keras_small.goals import as_goal
+        >>> as_goal(8)
+        Smaller(factor=8, metric=None)
+    """
     if isinstance(goal, Goal):
         return goal
     return Smaller(1.0 if goal is None else goal)

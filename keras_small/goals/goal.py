@@ -46,6 +46,35 @@ class Goal(abc.ABC):
 
     Attributes:
         metric: A function such that `metric(model)` is a float, higher is better; `None` for none.
+
+    Example:
+        ```python
+        import dataclasses
+
+        import keras
+
+        from keras_small import compress
+        from keras_small.goals.goal import Chosen, Goal
+
+
+        @dataclasses.dataclass(frozen=True)
+        class Smallest(Goal):
+            metric: None = None
+
+            @property
+            def argument(self):
+                return "the smallest model"
+
+            def choose(self, search):
+                return Chosen(search.smallest(), "")
+
+            def why_kept(self, options):
+                return ""
+
+
+        model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)])
+        assert compress(model, Smallest(), verbose=0).report.ratio > 8
+        ```
     """
 
     metric: Metric | None

@@ -7,7 +7,7 @@ import keras
 from keras_small.building.assembly import Assembly, Made
 from keras_small.formats.candidates import Candidate, applications, dense_flops, input_shape
 from keras_small.formats.runtime_tables import RUNTIMES
-from keras_small.goals import Chosen
+from keras_small.goals.goal import Chosen
 from keras_small.planning.plan import Plan, why_without_candidates
 from keras_small.planning.unreplaced import Unreplaced, unreplaced_weights
 from keras_small.reports.report import LayerReport, Report

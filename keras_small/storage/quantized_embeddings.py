@@ -25,6 +25,15 @@ class QuantizedLowRankEmbedding(LowRankEmbedding):
     Args:
         bits: 2, 3, 4, 6 or 8, the bits of the coordinates; the basis has 8.
         **kwargs: The arguments of `LowRankEmbedding`.
+
+    Example:
+        >>> from keras_small import QuantizedLowRankEmbedding
+        >>> from keras_tnattn.layers import LowRankEmbedding
+        >>> layer = LowRankEmbedding(100, 16, 4)
+        >>> layer.build()
+        >>> small = QuantizedLowRankEmbedding.from_layer(layer, bits=8)
+        >>> tuple(small(np.array([[1, 2]])).shape)
+        (1, 2, 16)
     """
 
     def __init__(self, bits: int, **kwargs: Any) -> None:
@@ -94,6 +103,15 @@ class QuantizedTTEmbedding(TTEmbedding):
     Args:
         bits: 2, 3, 4, 6 or 8, the bits of an entry of a core.
         **kwargs: The arguments of `TTEmbedding`.
+
+    Example:
+        >>> from keras_small import QuantizedTTEmbedding
+        >>> from keras_tnattn.layers import TTEmbedding
+        >>> layer = TTEmbedding(100, 16, (10, 10), (4, 4), (8,))
+        >>> layer.build()
+        >>> small = QuantizedTTEmbedding.from_layer(layer, bits=8)
+        >>> tuple(small(np.array([[1, 2]])).shape)
+        (1, 2, 16)
     """
 
     def __init__(self, bits: int, **kwargs: Any) -> None:
@@ -156,13 +174,12 @@ class QuantizedTTEmbedding(TTEmbedding):
         return new
 
 
-def check_unquantized(layer: Any, kind: type) -> None:
+def check_unquantized(layer: keras.layers.Layer, kind: type[keras.layers.Layer]) -> None:
     """Refuses a layer that is not a built layer of floats of a class."""
-    built = layer.built
-    if type(layer) is not kind or not built:
+    if type(layer) is not kind or not layer.built:
         raise ValueError(
             f"Expected a built {kind.__name__} that is not quantized yet. "
-            f"Received: {layer.name}, a {type(layer).__name__}, built={built}"
+            f"Received: {layer.name}, a {type(layer).__name__}, built={layer.built}"
         )
 
 

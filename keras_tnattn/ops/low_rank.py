@@ -43,7 +43,13 @@ def low_rank_factors(
 
 
 def square_root(moment: np.ndarray) -> np.ndarray:
-    """Returns the square root `C^{1/2}` of a symmetric positive semidefinite matrix."""
+    """Returns the square root `C^{1/2}` of a symmetric positive semidefinite matrix.
+
+    Example:
+        >>> from keras_tnattn.ops import low_rank
+        >>> low_rank.square_root(np.diag([4.0, 9.0])).tolist()
+        [[2.0, 0.0], [0.0, 3.0]]
+    """
     values, vectors = np.linalg.eigh(np.asarray(moment, "float64"))
     return (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
 
@@ -58,6 +64,11 @@ def chosen_rank(errors: np.ndarray, rank: int | None, tolerance: float | None) -
 
     Raises:
         ValueError: If both or none are given, the rank is below 1 or the tolerance below 0.
+
+    Example:
+        >>> from keras_tnattn.ops import low_rank
+        >>> low_rank.chosen_rank(np.array([1.0, 0.2, 0.01]), None, 0.05)
+        2
     """
     if rank is not None and tolerance is None:
         if rank < 1:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_small import compress
-from keras_small.goals import Chosen, Goal
+from keras_small.goals.goal import Chosen, Goal
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(64, 48)).astype("float32")

@@ -154,3 +154,10 @@ def test_a_link_stays_a_link(tmp_path):
         save_model(model, link, overwrite=True)
         assert link.is_symlink()
         assert len(loaded(file).weights) == 6
+
+
+def test_an_optimizer_that_never_trained_is_loaded_without_a_warning(tmp_path):
+    model, _ = dense()
+    model.compile(metrics=["mae"])
+    save_model(model, tmp_path / "model.keras")
+    assert loaded(tmp_path / "model.keras").optimizer.built
