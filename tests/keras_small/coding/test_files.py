@@ -1,5 +1,6 @@
 """Files `.tnz`: equal models when loaded, and nothing else is loaded."""
 
+import dataclasses
 import hashlib
 import io
 import json
@@ -214,6 +215,22 @@ def test_arrays_that_no_layer_needs_take_no_memory(tmp_path, monkeypatch):
     path.write_bytes(files.encode_model(content))
     monkeypatch.undo()
     bounded(path, "too few for 100,00.,... bytes of arrays that its layers do not need")
+
+
+def test_the_states_of_an_optimizer_are_not_too_much(tmp_path):
+    weights = 1000
+    assert files._bytes_for_arrays([files._Array("a", "<f4", (8 * weights + 2**18,))], weights) == 0
+    more = files._Array("b", "<f4", (1600,))
+    listed = [files._Array("a", "<f4", (8 * weights + 2**18,)), more]
+    assert files._bytes_for_arrays(listed, weights) == 400
+    assert files._bytes_for_arrays([dataclasses.replace(more, dtype="")], 0) == 0
+    assert files._bytes_for_layers(1000) == 4
+
+
+def test_text_names_and_entries_need_bytes():
+    assert files._bytes_for_text(b" " * 33) == 3
+    assert files._bytes_for_text(b'[{"a":1},2,[]]') == 5
+    assert files._bytes_for_names(["a", "layers/dense/vars/0"]) == 40
 
 
 def replace_index(path, data, text, times=1):
