@@ -257,7 +257,7 @@ def _refusals(path: Any) -> Iterator[None]:
         raise
     except Exception as error:  # whatever Keras raises of a config that it did not write
         raise ValueError(
-            f"Expected a .tnz file of a model. Received: path={path}, {error}"
+            f"Expected a .tnz file of a model. Received: path={path}, {cause_of(error)}"
         ) from error
 
 
@@ -290,8 +290,7 @@ class _File:
         content = memoryview(data)
         if hashlib.sha256(content[40:]).digest() != digest:
             raise ValueError("which is damaged: its checksum differs")
-        if size > _TEXT * len(data):
-            raise ValueError(f"which is too small for an index of {size:,} bytes")
+        _check_size(len(data), math.ceil(size / _TEXT), f"an index of {size:,} bytes")
         start = _HEAD.size + packed
         text = arrays.inflate(content[_HEAD.size : start], size)
         _check_size(len(data), _bytes_for_text(text), "its index")
@@ -314,11 +313,6 @@ class _File:
             raise ValueError("whose index does not list what follows it")
         return cls(len(data), parts)
 
-    @property
-    def listed(self) -> list[_Array]:
-        """All arrays, those of files included."""
-        return [array for group, _, _ in self.parts for array in group]
-
     def values(self) -> Iterator[tuple[_Array, np.ndarray]]:
         """Decodes part after part."""
         for group, method, code in self.parts:
@@ -334,15 +328,19 @@ class _File:
     def check_layers(self, custom_objects: Mapping[str, Any] | None, safe_mode: bool) -> None:
         """Compares the bytes of the arrays with the layers, which take no memory here."""
         (config,) = (
-            arrays.decode(code, method, group[0].type, group[0].shape).tobytes()
-            for group, method, code in self.parts
-            if group[0].name == _CONFIG and not group[0].dtype
+            (array, method, code)
+            for (array, *_), method, code in self.parts
+            if array.name == _CONFIG and not array.dtype
         )
-        _check_size(self.size, _bytes_for_text(config), "its config")
-        weights = _number_of_weights(config, custom_objects, safe_mode)
+        array, method, code = config
+        _check_size(self.size, math.ceil(array.size / _TEXT), f"a config of {array.size:,} bytes")
+        text = arrays.decode(code, method, array.type, array.shape).tobytes()
+        _check_size(self.size, _bytes_for_text(text), "its config")
+        weights = _number_of_weights(text, custom_objects, safe_mode)
         _check_size(self.size, _bytes_for_layers(weights), f"{weights:,} weights of its layers")
-        held = sum(array.size for array in self.listed if array.dtype)
-        least = _bytes_for_arrays(self.listed, weights)
+        listed = [array for group, _, _ in self.parts for array in group]
+        held = sum(array.size for array in listed)
+        least = _bytes_for_arrays(listed, weights)
         _check_size(self.size, least, f"{held:,} bytes of arrays that its layers do not need")
 
     def unpacked(self) -> dict[str, bytes]:
@@ -383,7 +381,7 @@ def _bytes_for_layers(weights: int) -> int:
 
 def _bytes_for_arrays(listed: Sequence[_Array], weights: int) -> int:
     """Returns the minimum bytes of a file with such arrays, some of which are no weights."""
-    held = sum(array.size for array in listed if array.dtype)
+    held = sum(array.size for array in listed)
     others = held - _STATES * _NUMBER * weights - _MORE
     return math.ceil(max(0, others) / _OTHERS)
 

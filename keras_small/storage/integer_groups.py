@@ -462,7 +462,7 @@ def pack(numbers: np.ndarray, bits: int) -> np.ndarray:
     num_bytes, num_integers = _UNITS[bits]
     units = math.ceil(len(numbers) / num_integers)
     padding = [(0, units * num_integers - len(numbers))] + [(0, 0)] * (numbers.ndim - 1)
-    grouped = np.pad(numbers.astype("uint32"), padding)
+    grouped = np.pad(numbers.astype("uint8" if num_bytes == 1 else "uint32"), padding)
     grouped = grouped.reshape(units, num_integers, *numbers.shape[1:])
     word = sum(grouped[:, i] << (bits * i) for i in range(num_integers))
     parts = np.stack([(word >> (8 * i)) & 255 for i in range(num_bytes)], axis=1)
@@ -480,7 +480,8 @@ def unpacked_integers(packed: np.ndarray, bits: int) -> np.ndarray:
         uint8 array.
     """
     num_bytes, num_integers = _UNITS[bits]
-    parts = packed.astype("uint32").reshape(-1, num_bytes, *packed.shape[1:])
+    dtype = "uint8" if num_bytes == 1 else "uint32"
+    parts = packed.astype(dtype).reshape(-1, num_bytes, *packed.shape[1:])
     word = sum(parts[:, i] << (8 * i) for i in range(num_bytes))
     numbers = [(word >> (bits * i)) & (2**bits - 1) for i in range(num_integers)]
     return np.stack(numbers, axis=1).astype("uint8").reshape(-1, *packed.shape[1:])

@@ -1,6 +1,7 @@
 """Codes of arrays: the same bytes again, about as few as the entropy says, of bounded size."""
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -102,6 +103,34 @@ def test_no_array_is_much_larger_than_its_code():
     for method in arrays._AXES:
         with pytest.raises(ValueError, match=f"uint8 in {method}"):
             arrays.decode(bytes([0, 0, 1] * 3), method, np.dtype("uint8"), (0, 3 * 10**14))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_a_code_of_more_symbols_is_refused(dtype):
+    array = RNG.integers(0, 200, (12, 10)).astype(dtype)
+    for method in arrays._methods(array):
+        code = arrays._encode(arrays._streams(array, method))
+        with pytest.raises(ValueError, match="more symbols than the array"):
+            arrays.decode(code, method, array.dtype, (6, 10))
+
+
+def test_tables_whose_sums_are_not_exact_are_refused():
+    # The frequency of a byte 16 e + m is (16 + m) 2^(e - 1) for e > 0.
+    most = bytes([13 * 16] * 4)  # 2^16 each
+    assert arrays._model(most) is not None
+    for frequencies in (most + b"\x01", bytes([255]), bytes(3)):
+        with pytest.raises(ValueError, match="has no frequencies"):
+            arrays._model(frequencies)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_decoding_takes_a_few_times_the_memory(bits):
+    array = pack(RNG.integers(0, 2**bits, (1000, 1000)), bits)
+    method, code = arrays.encode(array, [f"{bits} first", f"{bits} last"])
+    tracemalloc.start()
+    arrays.decode(code, method, array.dtype, array.shape)
+    assert tracemalloc.get_traced_memory()[1] < 80 / bits * array.nbytes
+    tracemalloc.stop()
 
 
 def test_random_codes_are_decoded_or_refused():

@@ -75,3 +75,20 @@ def test_errors_of_the_data_are_one_sentence():
     with wanted, calibration.watch_calls({"dense": layer}, watch):
         layer(np.ones((2, 4), "float32"))
     assert layer(np.ones((2, 4), "float32")).shape == (2, 3)
+
+
+def test_equal_rows_of_a_call_count_once():
+    rows = RNG.normal(size=(30, 8)).astype("float32")
+    inputs = keras.Input((8,))
+    model = keras.Model(inputs, keras.layers.Dense(4, name="dense")(inputs))
+
+    def seen(*batches):
+        return calibration.observe(model, {"dense": model.layers[1]}, list(batches))[0]["dense"]
+
+    note = seen(rows)
+    assert (note.rows, note.distinct) == (30, 30)
+    padded = np.concatenate([rows, np.zeros((70, 8), "float32"), rows[:5]])
+    assert (seen(padded).rows, seen(padded).distinct) == (105, 31)
+    assert seen(rows, rows).distinct == 60
+    # Entries in another order are another row.
+    assert seen(np.stack([rows[0], rows[0, ::-1]])).distinct == 2

@@ -10,6 +10,7 @@ from compressing import compress, error_of
 from conformance import saved_and_loaded, to_numpy
 
 from keras_small import Data
+from keras_small.survey.copying import custom_objects
 from keras_small.survey.inventory import Inventory
 
 RNG = np.random.default_rng(0)
@@ -158,14 +159,45 @@ def test_a_file_names_the_class_that_is_not_registered(tmp_path):
     assert type(loaded.layers[0].dense).__name__ == "LowRankDense"
 
 
-class Descent(keras.optimizers.SGD):
-    """Is not registered."""
+def test_what_a_model_is_compiled_with_comes_along(tmp_path):
+    # Keras finds no class of a function by its module.
+    class Descent(keras.optimizers.SGD):
+        pass
 
+    class Halved(keras.optimizers.schedules.LearningRateSchedule):
+        def __call__(self, step):
+            return 0.5
 
-def test_an_optimizer_that_is_not_registered_comes_along():
+        def get_config(self):
+            return {}
+
+    class Error(keras.losses.MeanSquaredError):
+        pass
+
+    class Mean(keras.metrics.MeanAbsoluteError):
+        pass
+
     model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(32)])
-    model.compile(Descent(0.5), "mse")
-    assert type(compress(model, 2.0, verbose=0).model.optimizer) is Descent
+    model.compile(Descent(Halved()), Error(), metrics=[Mean()])
+    model.evaluate(ROWS, ROWS, verbose=0)
+    small = compress(model, 2.0, verbose=0)
+    assert type(small.model.optimizer) is Descent
+    assert type(small.model.loss) is Error
+    small.save(tmp_path / "small.keras")
+    known = {kind.__name__: kind for kind in (Descent, Halved, Error, Mean)}
+    assert set(known) <= set(custom_objects(Inventory.of(model)))
+    again = keras.models.load_model(tmp_path / "small.keras", known)
+    assert type(again.optimizer) is Descent
+
+
+def test_an_error_of_the_system_is_not_one_of_the_model():
+    class Reader(Same):
+        def save_own_variables(self, store):
+            raise PermissionError(13, "Permission denied", "table.txt")
+
+    model = keras.Sequential([keras.Input((32,)), Reader(), keras.layers.Dense(32)])
+    with pytest.raises(PermissionError, match=r"table\.txt"):
+        compress(model, 2.0, verbose=0)
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="string inputs")
