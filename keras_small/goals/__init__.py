@@ -1,4 +1,4 @@
-"""Goals: what a small model is for, one class a file, each of which knows how to choose."""
+"""The goals of `compress`, one class a file; each chooses among the candidates of a plan."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ __all__ = [
 
 
 def as_goal(goal: Any) -> Goal:
-    """Returns what `compress` received as a goal: a number asks for a model so much smaller."""
+    """Returns the goal that `compress` received; a number means `Smaller(number)`."""
     if isinstance(goal, Goal):
         return goal
     return Smaller(1.0 if goal is None else goal)
