@@ -24,15 +24,26 @@ from keras_small.pretrained import load
 from keras_small.reports.report import LayerReport, Report
 from keras_small.result import CompressionResult
 from keras_small.runtimes.exporting import export
-from keras_small.storage import *  # noqa: F403  what `storage.__all__` lists
+from keras_small.storage import (
+    AdaptiveEmbedding,
+    LowRankDense,
+    LowRankEinsumDense,
+    QuantizedLowRankEmbedding,
+    QuantizedTTEmbedding,
+)
 from keras_small.survey.replacing import register_presets
 
 __all__ = [
+    "AdaptiveEmbedding",
     "CompressionResult",
     "Data",
     "Keeping",
     "LayerReport",
+    "LowRankDense",
+    "LowRankEinsumDense",
     "Promise",
+    "QuantizedLowRankEmbedding",
+    "QuantizedTTEmbedding",
     "Report",
     "Smaller",
     "Within",
@@ -44,6 +55,5 @@ __all__ = [
     "register_presets",
     "storage",
 ]
-__all__ += storage.__all__
 
 register_presets()

@@ -112,17 +112,17 @@ def compress(
         True
     """
     goal = as_goal(goal)
-    asked = as_data(data)
+    data = as_data(data)
     options = Options(
         bits=bits, formats=formats, filters=filters, for_runtime=for_runtime, coded=coded
     )
     _check_model(model)
-    goal.check(options, asked)
+    goal.check(options, data)
     original = Inventory.of(model)
     with printing(verbose), known_objects(original):
         if coded:
             check_codable(model)
-        to_plan, held_back = goal.hold_back(asked, model)
+        to_plan, held_back = goal.hold_back(data, model)
         survey = survey_of(original, to_plan, goal.metric, options.selects)
         plan = make_plan(survey, options, goal.planned_factor)
         builder = Builder(survey, plan)

@@ -196,7 +196,7 @@ class CompressionResult:
         )
 
     def _trainable_vectors(self) -> list[tuple[keras.Variable, int]]:
-        """Returns what `fit` may change of integers, the weights that are no kernels, as hashes."""
+        """Returns the weights that `fit` can change in a quantized model, each with its hash."""
         weights = self.model.trainable_weights if self._assembly.quantize else ()
         return [(weight, _hash(weight)) for weight in weights]
 
@@ -243,8 +243,8 @@ class CompressionResult:
 
         Files for a runtime are measured by it, in a process of its own: memory, and time for one
         row and for 32 on one thread. The costs are added to the report, with the kernels and tables
-        that the file does not have as the model stores them, and why. With a promise the rows
-        held back are counted again in the runtime, which the report tells, too.
+        that the file stores in another form than the model, and why. With a promise the rows held
+        back are counted again in the runtime, and the report has this count, too.
 
         Args:
             path: The new file, `.onnx`, `.tflite` (LiteRT) or `.xml` (OpenVINO), or the new folder
@@ -300,7 +300,7 @@ class CompressionResult:
         return f"{path.name}: {count}{broken}."
 
     def count_again(self, predict: Callable[[Any], Any]) -> FlipCount | MeanChange:
-        """Counts what a promise is about, flips or changes, elsewhere on the rows held back.
+        """Counts flips or changes again, of another function, on the rows that a promise held back.
 
         Args:
             predict: Function from a batch of inputs to the model's output, or to a list of them,
@@ -323,7 +323,7 @@ class CompressionResult:
 
 
 def _why_worse(how: Healing, before: Report, after: Report) -> str:
-    """Returns what makes a healed model worse, or nothing."""
+    """Says how a healed model is worse; empty if it is not."""
     if before.metric_after is not None and after.metric_after is not None:
         if after.metric_after >= before.metric_after:
             return ""

@@ -1,1 +1,1 @@
-"""What is asked of a compression: goals, promises and data."""
+"""The data that `compress` gets: batches, renumbered ids, and the progress that it prints."""

@@ -15,10 +15,10 @@ from keras import ops
 
 from keras_tnattn.errors import cause_of
 
-# The libraries of these kinds.
+# The libraries of the kinds in `_CALLS`.
 _LIBRARIES = ("tensorflow", "numpy", "h5py")
 # The rows of `some_batches`.
-_SOME_ROWS = 256
+_ROWS_OF_SOME_BATCHES = 256
 
 
 class DataError(ValueError):
@@ -119,7 +119,7 @@ def some_batches(batches: Sequence[Any]) -> list[Any]:
     """Returns batches of about 256 rows together, from all parts of the data."""
     if not batches:
         return []
-    count = min(len(batches), -(-_SOME_ROWS // number_of_rows(batches[0])))
+    count = min(len(batches), -(-_ROWS_OF_SOME_BATCHES // number_of_rows(batches[0])))
     return [batches[n * len(batches) // count] for n in range(count)]
 
 

@@ -1,7 +1,7 @@
-"""The inputs that `compress` gets: on which rows layers are watched, and on which errors measured.
+"""Reads the inputs that `compress` gets: rows to watch layers on, and rows to measure errors on.
 
-Layers are watched on at most about 1,024 rows, the calibration. The error in the report is that of
-all rows, or of arrays of more than 4,096 rows that of 1,023 others.
+Layers are watched on at most about 1,024 rows, the calibration. The error in the report is measured
+on all rows, or for arrays of more than 4,096 rows on 1,023 others.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ class Data:
     """Inputs of a model with a batch size, or with ids that may be renumbered.
 
     Args:
-        inputs: What `compress` takes as `data`: arrays, or an iterable of batches. Frames, sparse
+        inputs: Arrays, or an iterable of batches, as for `data` of `compress`. Frames, sparse
             matrices and arrays of other libraries become arrays of NumPy.
         batch_size: Rows per batch, if `inputs` are arrays. Defaults to 32.
         kept_ids: The number of leading ids, such as padding and unknown, that do not change: fewer
@@ -141,8 +141,8 @@ class CalibrationData:
     def report_batches(self) -> Iterator[Any]:
         """Yields batches of the rows on which a report measures errors.
 
-        These are all rows; of arrays of more than 4,096 rows, 1,023 between those of the
-        calibration; and of a generator those of the calibration, which were read already.
+        These are all rows; for arrays of more than 4,096 rows, 1,023 between those of the
+        calibration; and for a generator the calibration, which was read already.
         """
         if self.arrays is not None:
             rows = np.arange(number_of_rows(self.arrays))

@@ -11,7 +11,7 @@ _verbose = contextvars.ContextVar("verbose", default=False)
 
 
 def is_told() -> bool:
-    """Returns whether anybody reads what is told."""
+    """Whether progress is printed or logged."""
     return _verbose.get() or _log.isEnabledFor(logging.INFO)
 
 

@@ -21,7 +21,7 @@ from keras_small.survey.inventory import Inventory
 from keras_small.survey.replacing import replace
 
 # Maximum change of a mean of a batch normalization, as a share of the deviation.
-_MAXIMUM_CHANGE = 0.01
+_MAXIMUM_MEAN_CHANGE = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +121,7 @@ def shorten_vectors(
             variance = ops.convert_to_numpy(layer.moving_variance)
             deviations = np.sqrt(variance + layer.epsilon)
             change = np.abs(_in_16_bits(mean) - ops.convert_to_numpy(mean))
-            kept = mean if (change > _MAXIMUM_CHANGE * deviations).any() else None
+            kept = mean if (change > _MAXIMUM_MEAN_CHANGE * deviations).any() else None
         elif path not in replaced:
             continue
         for weight in layer.weights:

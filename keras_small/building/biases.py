@@ -31,9 +31,9 @@ Layers = Mapping[str, keras.layers.Layer]
 # Of each call the means of the outputs and of their squares, and the rows.
 Moments = dict[str, list[tuple[np.ndarray, int]]]
 # Maximum factor by which a deviation changes.
-_MAXIMUM_FACTOR = 2.0
-# Minimum rows whose deviations say enough about those of others.
-_MINIMUM_ROWS = 32
+_MAXIMUM_DEVIATION_FACTOR = 2.0
+# Minimum rows from which deviations are estimated.
+_ROWS_FOR_DEVIATIONS = 32
 
 
 class BiasCorrection:
@@ -60,7 +60,7 @@ class BiasCorrection:
             models.append(self._layers_of(assembly.floating))
 
         def value() -> tuple[float, float]:
-            """Returns what must not rise."""
+            """Returns the error and the negative metric, neither of which may rise."""
             error, _ = comparison.error_of(small, self.batches, renumbering)
             return error, -(comparison.metric_of(small) or 0.0)
 
@@ -121,7 +121,7 @@ def moments_of(layers: Layers, model: keras.Model, batches: Sequence[Any]) -> Mo
 def corrections(
     layers: Layers, model: keras.Model, batches: Sequence[Any], expected: Moments
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Returns factors of the outputs and what to add then, by path, for expected moments."""
+    """Returns the factors and shifts of the outputs, by path, that give the expected moments."""
     layers = {path: layer for path, layer in layers.items() if path in expected}
     actual: Moments = {path: [] for path in layers}
 
@@ -140,11 +140,13 @@ def corrections(
         own_mean, own_square = _average(found)
         factor = np.ones_like(mean)
         normalizes = isinstance(layers[path], keras.layers.BatchNormalization)
-        enough = sum(rows for _, rows in found) >= _MINIMUM_ROWS
+        enough = sum(rows for _, rows in found) >= _ROWS_FOR_DEVIATIONS
         if normalizes and layers[path].scale and enough:
             variances = [np.maximum(square - mean**2, 0), np.maximum(own_square - own_mean**2, 0)]
             before, after = (np.sqrt(x) + keras.config.epsilon() for x in variances)
-            factor = np.clip(before / after, 1 / _MAXIMUM_FACTOR, _MAXIMUM_FACTOR)
+            factor = np.clip(
+                before / after, 1 / _MAXIMUM_DEVIATION_FACTOR, _MAXIMUM_DEVIATION_FACTOR
+            )
         return factor, mean - factor * own_mean
 
     with _watched_before_activation(layers, correct):
@@ -160,7 +162,7 @@ def _average(found: Sequence[tuple[np.ndarray, int]]) -> np.ndarray:
 
 
 def correct(layers: Layers, changes: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
-    """Multiplies what normalizations return, and adds to the biases of layers, by path."""
+    """Multiplies the scales of normalizations, and shifts the biases of layers, by path."""
     for path, (factor, change) in changes.items():
         layer = layers[path]
         bias = bias_of(layer)

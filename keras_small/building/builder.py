@@ -1,4 +1,4 @@
-"""Builds the models of a plan, as far as a goal that tries them needs them finished."""
+"""Builds the small models of a plan: drafts and finished ones to try, and the last one."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ class Builder:
     """Builds small models from the choices of one plan.
 
     Attributes:
-        survey: What decides whether corrected biases are better.
+        survey: The survey, whose comparison decides whether corrected biases are better.
         plan: The plan.
     """
 

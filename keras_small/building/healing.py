@@ -59,7 +59,7 @@ class Healing:
 
 
 class _Student(keras.Model):
-    """Trains a model without dropout, and uncompiled: no optimizer state is saved with it."""
+    """Trains a model without dropout, and leaves it uncompiled, without an optimizer's state."""
 
     def __init__(self, model: keras.Model, kernels: Sequence[AnyRounding] = ()) -> None:
         super().__init__(name="student")  # TensorFlow refuses the default, _student
@@ -172,8 +172,13 @@ def heal(
             )
         losses.append(total / count)
         seconds = time.perf_counter() - start
-        numbers = (epoch + 1, how.epochs, losses[-1], seconds)
-        tell("healing, epoch %d of %d: loss %.5f (%.0f s)", *numbers)
+        tell(
+            "healing, epoch %d of %d: loss %.5f (%.0f s)",
+            epoch + 1,
+            how.epochs,
+            losses[-1],
+            seconds,
+        )
         if not steps:
             remaining_share = 1 - (epoch + 1) / (how.epochs + 1)
             optimizer.learning_rate = rate * min(1.0, 2 * remaining_share)

@@ -37,7 +37,7 @@ class Rounding:
     name: str
 
     def restored_floats(self) -> Tensor:
-        """Returns what the integers stand for."""
+        """Returns the floats that the integers stand for."""
         return getattr(self.layer, self.name)
 
     def rounded_floats(self, kernel: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ class BlockRounding:
     number: int
 
     def restored_floats(self) -> Tensor:
-        """Returns what the integers stand for."""
+        """Returns the floats that the integers stand for."""
         rank = self.layer.block_ranks[self.number]
         parts = self.layer.packed_blocks[self.number]
         return even_levels.dequantize_rows(parts, rank, self._bits)
@@ -91,7 +91,7 @@ class FactorRounding:
     packed: PackedMatrix
 
     def restored_floats(self) -> Tensor:
-        """Returns what the integers stand for."""
+        """Returns the floats that the integers stand for."""
         return self.packed.rows()
 
     def rounded_floats(self, factor: Tensor) -> Tensor:
@@ -134,7 +134,7 @@ def _parts(layer: keras.layers.Layer) -> Sequence[keras.layers.Layer]:
 
 
 def start_from_integers(kernels: Sequence[AnyRounding]) -> None:
-    """Sets the floats to what the integers stand for."""
+    """Sets the floats to those that the integers stand for."""
     for kernel in kernels:
         kernel.variable.assign(kernel.restored_floats())
 
@@ -164,18 +164,18 @@ def with_integers_of(floating: keras.layers.Layer, copy: keras.layers.Layer) -> 
         kernel.assign(kernel.variable)
     for part, new in zip(_parts(floating), _parts(copy), strict=False):
         if isinstance(new, IntegerKernels):
-            _copy_others(part, new)
+            _copy_plain_weights(part, new)
         elif isinstance(new, AdaptiveEmbedding):
             new.packed_basis.assign(ops.convert_to_numpy(part.basis))
     return copy
 
 
-def _copy_others(part: keras.layers.Layer, new: IntegerKernels) -> None:
+def _copy_plain_weights(part: keras.layers.Layer, new: IntegerKernels) -> None:
     """Copies the weights that are no kernels, such as biases."""
     kernels = {id(getattr(part, name)) for name in new.kernel_names}
     packed = {id(weight) for weight in new.packed_weights}
-    others = [weight for weight in part.weights if id(weight) not in kernels]
-    places = [weight for weight in new.weights if id(weight) not in packed]
-    for place, weight in zip(places, others, strict=True):
+    old_weights = [weight for weight in part.weights if id(weight) not in kernels]
+    new_weights = [weight for weight in new.weights if id(weight) not in packed]
+    for new_weight, weight in zip(new_weights, old_weights, strict=True):
         # A copy: variables of JAX that share an array lose it when one of them is trained.
-        place.assign(np.array(ops.convert_to_numpy(weight)))
+        new_weight.assign(np.array(ops.convert_to_numpy(weight)))

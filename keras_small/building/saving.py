@@ -127,10 +127,11 @@ def _compact(content: bytes) -> bytes:
 
         def copy(name: str, item: h5py.Group | h5py.Dataset) -> None:
             if isinstance(item, h5py.Dataset):
-                how = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+                properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
                 if item.nbytes <= _MAXIMUM_IN_HEADER:
-                    how.set_layout(h5py.h5d.COMPACT)
-                new.create_dataset(name, data=item[()], dcpl=how).attrs.update(item.attrs)
+                    properties.set_layout(h5py.h5d.COMPACT)
+                dataset = new.create_dataset(name, data=item[()], dcpl=properties)
+                dataset.attrs.update(item.attrs)
 
         old.visititems(copy)
     return compact.getvalue()

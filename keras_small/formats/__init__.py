@@ -4,7 +4,7 @@ A format is a module with a function:
 
 `candidates(layer, statistics, bits)` returns the candidates to replace a built layer, in any order,
 and none for a kind of layer that the format does not take. `bits` is `None` or the bits of the
-integers; `statistics` is what was observed of the layer, `calibration.Statistics`.
+integers; `statistics` are the observations of the layer, `calibration.Statistics`.
 
 CONTRIBUTING.md, "A compress format", says how to add one.
 """
@@ -69,11 +69,11 @@ def candidates_for(
         flops=dense_flops(layer),
         make=lambda: layer,
     )
-    others = []
+    smaller = []
     for name in dict.fromkeys(("dense", *names)):
         has_factors = name in _FACTORS and not is_table(layer)
         widths = factor_bits if has_factors and factor_bits else (bits,)
         for width in widths:
             found = FORMATS[name].candidates(layer, statistics, width)
-            others += [candidate for candidate in found if candidate.bytes < size]
-    return [kept, *sorted(others, key=lambda c: (-c.bytes, c.error))]
+            smaller += [candidate for candidate in found if candidate.bytes < size]
+    return [kept, *sorted(smaller, key=lambda c: (-c.bytes, c.error))]

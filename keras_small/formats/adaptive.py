@@ -35,16 +35,16 @@ from keras_tnattn.layers.factored_embedding import embedding_options
 # Tables with fewer rows are not cut into blocks.
 MINIMUM_ROWS = 500
 # The shares of the directions that a row may have.
-_SHARES = (0.125, 0.25, 0.5, 1.0)
+_DIRECTION_SHARES = (0.125, 0.25, 0.5, 1.0)
 # The bits that its coordinates may have.
-_WIDTHS = (2, 3, 4, 8)
+_COORDINATE_BITS = (2, 3, 4, 8)
 # Minimum factor between the bytes of a row in a block and in the next one: each block costs every
 # lookup a gather.
-_STEP = 1.25
+_MINIMUM_BYTES_FACTOR = 1.25
 # Minimum share of the rows in all blocks that a block has.
-_MINIMUM_SHARE = 0.01
+_MINIMUM_BLOCK_SHARE = 0.01
 # The sizes that are tried, relative to those of the finest rows alone.
-_SIZES = tuple(0.94**n for n in range(1, 72))
+_TABLE_SIZES = tuple(0.94**n for n in range(1, 72))
 
 
 def candidates(
@@ -106,8 +106,8 @@ class _Table:
 
     def _levels_to_use(self) -> list[_Level]:
         rank = len(self._basis)
-        widths = [None] if self._bits is None else [w for w in _WIDTHS if w >= self._bits]
-        ranks = sorted({max(1, round(rank * share)) for share in _SHARES})
+        widths = [None] if self._bits is None else [w for w in _COORDINATE_BITS if w >= self._bits]
+        ranks = sorted({max(1, round(rank * share)) for share in _DIRECTION_SHARES})
         nothing = self._loss(self._errors.coordinates[:, :0]) or 1.0
         return _hull([self._level(own, width, nothing) for own in ranks for width in widths])
 
@@ -149,7 +149,7 @@ class _Table:
         level_of = steps // len(self._order)
         sizes = np.cumsum(added[level_of])
         seen = set()
-        for share in _SIZES:
+        for share in _TABLE_SIZES:
             done = level_of[: np.searchsorted(sizes, share * sizes[-1], side="right")]
             reached = np.bincount(done, minlength=len(added))
             rows = _without_small((reached - np.append(reached[1:], 0)).tolist())
@@ -220,7 +220,7 @@ def _without_small(rows: list[int]) -> tuple[int, ...]:
         >>> _without_small([0, 5000, 3, 400, 2])
         (0, 5003, 0, 402, 0)
     """
-    minimum = _MINIMUM_SHARE * sum(rows)
+    minimum = _MINIMUM_BLOCK_SHARE * sum(rows)
     kept = list(rows)
     for k in range(len(kept) - 1, 0, -1):
         below = [n for n in range(k) if kept[n]]
@@ -236,7 +236,7 @@ def _mixing(factors: Factors, total: float) -> np.ndarray:
     Within a segment of directions, so that leading segments alone are the leading directions.
     """
     rank = len(factors.basis)
-    ends = sorted({max(1, round(rank * share)) for share in _SHARES})
+    ends = sorted({max(1, round(rank * share)) for share in _DIRECTION_SHARES})
     sizes = np.sqrt(np.maximum(factors.squares, 0.0) / total)
     mixing = np.zeros((rank, rank), "float32")
     for start, end in zip([0, *ends[:-1]], ends, strict=True):
@@ -260,7 +260,7 @@ def _hull(levels: Sequence[_Level]) -> list[_Level]:
 
     for level in sorted(levels, key=lambda level: (level.bytes, level.loss)):
         point = (level.bytes, level.loss)
-        if level.bytes < _STEP * points[-1][0] or level.loss >= points[-1][1]:
+        if level.bytes < _MINIMUM_BYTES_FACTOR * points[-1][0] or level.loss >= points[-1][1]:
             continue
         while len(points) > 1 and saved(points[-2], points[-1]) <= saved(points[-1], point):
             points.pop()

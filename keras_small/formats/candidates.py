@@ -14,7 +14,7 @@ from keras_small.storage.sizes import item_size
 # Entries of a kernel of integers that share a scale, if the kernel is not the layer's own.
 GROUP = 64
 # The shares of the full rank that are tried; each is nine tenths of the one before.
-_SHARES = tuple(0.9**n for n in range(1, 44))
+_RANK_SHARES = tuple(0.9**n for n in range(1, 44))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Candidate:
 
     Attributes:
         format: A key of `formats.FORMATS`; `"dense"` for the layer itself.
-        ranks: The ranks, or what else tells candidates of one format apart.
+        ranks: The ranks, or other numbers that tell candidates of one format apart.
         bits: Bits of the integers that store its weights, or `None` for floats.
         bytes: Bytes of all its weights.
         error: Estimated relative error of its outputs, of a kernel before the activation.
@@ -124,7 +124,7 @@ def applications(layer: keras.layers.Layer, shape: Sequence[int | None]) -> int:
 
 def ranks_to_try(full: int) -> list[int]:
     """Returns the ranks that are tried, the largest first."""
-    return sorted({max(1, round(full * share)) for share in _SHARES}, reverse=True)
+    return sorted({max(1, round(full * share)) for share in _RANK_SHARES}, reverse=True)
 
 
 def input_shape(layer: keras.layers.Layer) -> tuple[int | None, ...]:

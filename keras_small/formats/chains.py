@@ -1,4 +1,4 @@
-"""What the formats that replace a layer by a chain of smaller ones have in common."""
+"""Candidates that replace a layer by a chain of smaller ones, for the formats that do."""
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +15,7 @@ from keras_small.survey.calibration import Statistics
 from keras_small.survey.kinds import input_rows
 
 # The shares of a kernel's weights that its factors have, if there are many kinds of them.
-SHARES = tuple(0.8**n for n in range(1, 16))
+WEIGHT_SHARES = tuple(0.8**n for n in range(1, 16))
 
 Factoring = tuple[tuple[int, ...], Sequence[np.ndarray], float]
 
@@ -86,7 +86,7 @@ def chain_parts(layer: keras.layers.Layer, factors: Sequence[np.ndarray]) -> lis
 
 
 def quantize_chain(layer: LayerChain, bits: int, batch: np.ndarray | None) -> LayerChain:
-    """Returns a chain of integers; each part is calibrated on what the parts before return."""
+    """Returns a chain of integers; each part is calibrated on the outputs of the parts before."""
     parts = []
     inputs = batch
     for part in layer.parts:

@@ -1,8 +1,8 @@
 """Integers with few different steps, for a file whose integers are coded.
 
 Groups with scales of their own make all integers about as frequent, and an entropy coder then gains
-little. One step for a whole kernel gives the same error in fewer coded bytes, all the more if
-numbers near a half are rounded towards 0.
+little. One step for a whole kernel gives the same error in fewer coded bytes, even fewer if numbers
+near a half are rounded towards 0.
 
 Of a table whose ids were counted, the error is least for its bytes if each number adds the same to
 it: a row of weight `w` then has a step in proportion to `w^(-1/2)`. Coordinates along the principal
@@ -36,7 +36,7 @@ from keras_tnattn.layers.factored_embedding import embedding_options
 
 # The steps that are tried, as shares of the root of the mean square of a kernel, and of the numbers
 # of a table, by weight.
-_STEPS = tuple(2 ** (k / 3) for k in range(-12, 6))
+_KERNEL_STEPS = tuple(2 ** (k / 3) for k in range(-12, 6))
 _TABLE_STEPS = tuple(2 ** (k / 18) for k in range(-72, 56))
 # Added to the counts of ids: other texts have some that never occurred.
 _UNSEEN_COUNT = 1.0
@@ -45,12 +45,12 @@ _STEP_CLASSES = 2
 # Minimum weight of a row, as a share of the maximum: a file stores steps that differ by up to 2^15.
 _MINIMUM_WEIGHT = 2.0**-28
 # The bits of a table in principal axes.
-_BITS = 8
+_TABLE_BITS = 8
 # Maximum rows by which its coded bytes are estimated.
-_ROWS = 4096
+_ENTROPY_ROWS = 4096
 _ROTATIONS = 60
 # About the bytes of a kernel in the index of a file.
-_ENTRY = 50
+_INDEX_BYTES = 50
 
 
 def candidates(
@@ -65,13 +65,13 @@ def candidates(
     kernels = [kernel for cell in cells for kernel in dense.kernels_of(cell, moments)]
     if is_table(layer):
         kernels[0] = dataclasses.replace(kernels[0], weights=row_weights(layer, statistics))
-    rest = byte_count(layer) - sum(kernel.bytes for kernel in kernels)
+    bytes_beside_kernels = byte_count(layer) - sum(kernel.bytes for kernel in kernels)
     group = max(kernel.matrix.shape[kernel.axis] for kernel in kernels)
     factored = [
         None if k.moment is None else integer_groups.FactoredMoment.of(k.moment) for k in kernels
     ]
     found = []
-    for step in _STEPS:
+    for step in _KERNEL_STEPS:
         widths = [integer_groups.bits_of_step(kernel.matrix, step) for kernel in kernels]
         if None in widths:
             continue
@@ -94,7 +94,7 @@ def candidates(
                 format="dense",
                 ranks=(round(100 * step),),
                 bits=width,
-                bytes=rest + sum(r.bytes for r in rounded),
+                bytes=bytes_beside_kernels + sum(r.bytes for r in rounded),
                 error=error,
                 flops=dense_flops(layer),
                 make=lambda: copy_layer(layer),
@@ -104,7 +104,9 @@ def candidates(
                 weighted_error=weighted,
             )
         )
-    return [*found, *(_table_candidates(layer, statistics) if is_table(layer) else [])]
+    if is_table(layer):
+        found += _table_candidates(layer, statistics)
+    return found
 
 
 def _table_candidates(layer: keras.layers.Embedding, statistics: Statistics) -> list[Candidate]:
@@ -122,11 +124,12 @@ def _table_candidates(layer: keras.layers.Embedding, statistics: Statistics) -> 
     squares = weights @ np.einsum("vk,vk->v", coordinates, coordinates)
     size = np.sqrt(squares / coordinates.size) or 1.0
     highest = [np.maximum(part.max(axis=1), -part.min(axis=1)) for part in (coordinates, basis)]
-    spread = np.linspace(0, len(coordinates) - 1, min(len(coordinates), _ROWS)).astype(int)
+    spread = np.linspace(0, len(coordinates) - 1, min(len(coordinates), _ENTROPY_ROWS)).astype(int)
 
     def make(rows: np.ndarray | slice) -> LowRankEmbedding:
-        sizes = layer.input_dim, layer.output_dim, len(basis)
-        new = LowRankEmbedding(*sizes, **embedding_options(layer))
+        new = LowRankEmbedding(
+            layer.input_dim, layer.output_dim, len(basis), **embedding_options(layer)
+        )
         new.build()
         new.assign_factors(coordinates[rows], basis)
         return new
@@ -134,33 +137,35 @@ def _table_candidates(layer: keras.layers.Embedding, statistics: Statistics) -> 
     found = []
     for step in _TABLE_STEPS:
         price = step * size
-        steps = _steps(highest[0], weights, price), _steps(highest[1], of_basis, price)
-        classes = np.rint(_STEP_CLASSES * np.log2(steps[0].max() / steps[0])).astype("uint8")
+        row_steps = _steps(highest[0], weights, price)
+        basis_steps = _steps(highest[1], of_basis, price)
+        classes = np.rint(_STEP_CLASSES * np.log2(row_steps.max() / row_steps)).astype("uint8")
         order = None
         encoded = spread
         rows: np.ndarray | slice = slice(None)
         if statistics.kept_ids is not None:
-            integers = _integers(coordinates, steps[0])
+            integers = _integers(coordinates, row_steps)
             order = encoded = rows = arrays.sorted_rows(classes, integers, statistics.kept_ids)
-        integers = _integers(coordinates[encoded], steps[0][encoded])
+        integers = _integers(coordinates[encoded], row_steps[encoded])
         coded = coded_bytes(integers, coordinates.size, are_sorted=order is not None)
-        others = (classes[rows], _integers(basis, steps[1]))
-        coded += sum(len(arrays.encode(array)[1]) for array in others) + 3 * _ENTRY
-        rounded = _rounded(coordinates[errors.rows], steps[0][errors.rows])
-        error, weighted = errors.of(rounded @ _rounded(basis, steps[1]) @ factors.inverse)
+        for array in (classes[rows], _integers(basis, basis_steps)):
+            coded += len(arrays.encode(array)[1])
+        coded += 3 * _INDEX_BYTES
+        rounded = _rounded(coordinates[errors.rows], row_steps[errors.rows])
+        error, weighted = errors.of(rounded @ _rounded(basis, basis_steps) @ factors.inverse)
         found.append(
             Candidate(
                 format="low_rank",
                 ranks=(len(basis), round(100 * step)),
-                bits=_BITS,
+                bits=_TABLE_BITS,
                 bytes=coded,
                 error=error,
                 flops=2 * basis.size,
                 make=functools.partial(make, rows),
                 quantize=functools.partial(
                     QuantizedLowRankEmbedding.from_layer,
-                    bits=_BITS,
-                    steps=(steps[0][rows], steps[1]),
+                    bits=_TABLE_BITS,
+                    steps=(row_steps[rows], basis_steps),
                 ),
                 weighted_error=weighted,
                 id_order=functools.partial(copy.copy, order),
@@ -174,7 +179,7 @@ def _rotation(coordinates: np.ndarray, rounds: int) -> np.ndarray:
 
     As for independent components, the mean of a power of the coordinates is the largest.
     """
-    rows = coordinates[:: math.ceil(len(coordinates) / _ROWS)]
+    rows = coordinates[:: math.ceil(len(coordinates) / _ENTROPY_ROWS)]
     rows = rows / (np.linalg.norm(rows, axis=1, keepdims=True) + 1e-12)
     rotation = np.eye(rows.shape[1], dtype="float32")
     for _ in range(rounds):
@@ -186,7 +191,7 @@ def _rotation(coordinates: np.ndarray, rounds: int) -> np.ndarray:
 def _steps(highest: np.ndarray, weights: np.ndarray, price: float) -> np.ndarray:
     """Returns steps for rows of some weights, so that 8 bits hold their `highest` numbers."""
     wanted = -np.log2(np.maximum(weights, _MINIMUM_WEIGHT * (weights.max() or 1.0))) / 2
-    minimum = np.log2(highest / (2 ** (_BITS - 1) - 1) / price + 1e-30)
+    minimum = np.log2(highest / (2 ** (_TABLE_BITS - 1) - 1) / price + 1e-30)
     levels = np.maximum(np.rint(_STEP_CLASSES * wanted), np.ceil(_STEP_CLASSES * minimum))
     return price * 2.0 ** (levels / _STEP_CLASSES)
 
@@ -197,12 +202,12 @@ def _rounded(matrix: np.ndarray, steps: np.ndarray) -> np.ndarray:
 
 def _integers(matrix: np.ndarray, steps: np.ndarray) -> np.ndarray:
     integers = integer_groups.rounded_in_steps(matrix / steps[:, None])
-    return (integers + 2 ** (_BITS - 1)).astype("uint8")
+    return (integers + 2 ** (_TABLE_BITS - 1)).astype("uint8")
 
 
 @dataclasses.dataclass(frozen=True)
 class _Rounded:
-    """Some columns of a kernel, what their integers stand for, and its coded bytes."""
+    """Some columns of a kernel, the floats that their integers stand for, and its coded bytes."""
 
     sample: np.ndarray
     restored: np.ndarray
@@ -221,5 +226,5 @@ def _round(
     symbols = integer_groups.unpacked_integers(groups.integers, bits)[:size]
     coded = coded_bytes(symbols, kernel.matrix.size)
     return _Rounded(
-        sample, integer_groups.restored_matrix(groups, size, bits, size), coded + _ENTRY
+        sample, integer_groups.restored_matrix(groups, size, bits, size), coded + _INDEX_BYTES
     )

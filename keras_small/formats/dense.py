@@ -23,10 +23,10 @@ from keras_small.survey.kinds import is_table, second_table
 
 # The sizes of groups that are tried for each number of bits; more bits need fewer of them. With 8
 # bits also whole columns are, for runtimes whose products are fastest then.
-_GROUPS = {8: (128,), 6: (64,), 4: (32, 128), 3: (16, 32, 64), 2: (16, 32)}
+_GROUP_SIZES = {8: (128,), 6: (64,), 4: (32, 128), 3: (16, 32, 64), 2: (16, 32)}
 LARGEST_GROUP = 128
 # Maximum columns of a kernel, or rows of a table, by which the errors are estimated.
-_SAMPLE = 512
+_SAMPLED_COLUMNS = 512
 
 
 def candidates(
@@ -41,12 +41,12 @@ def candidates(
     if is_table(layer):
         rows = row_weights(layer, statistics)
         kernels[0] = dataclasses.replace(kernels[0], weights=rows)
-    widths = sorted(width for width in _GROUPS if width >= bits)
-    pairs = [(width, group) for width in widths for group in _GROUPS[width]]
+    widths = sorted(width for width in _GROUP_SIZES if width >= bits)
+    pairs = [(width, group) for width in widths for group in _GROUP_SIZES[width]]
     column = max(kernel.matrix.shape[0] for kernel in kernels)
     if column > LARGEST_GROUP and bits <= 8 and not is_table(layer):
         pairs.append((8, column))
-    rest = byte_count(layer) - sum(kernel.bytes for kernel in kernels)
+    bytes_beside_kernels = byte_count(layer) - sum(kernel.bytes for kernel in kernels)
     share = _share(kernels, *pairs[0])
     found = []
     for width, group in pairs:
@@ -62,7 +62,8 @@ def candidates(
                 format="dense",
                 ranks=(group,),
                 bits=width,
-                bytes=rest + sum(kernel.stored_bytes(width, group) for kernel in kernels),
+                bytes=bytes_beside_kernels
+                + sum(kernel.stored_bytes(width, group) for kernel in kernels),
                 error=error,
                 flops=dense_flops(layer),
                 make=lambda: copy_layer(layer),
@@ -80,7 +81,7 @@ class Kernel:
     Attributes:
         matrix: Float array `(I, J)`.
         axis: The axis along which groups run.
-        moment: The second moment of what the matrix multiplies, or `None`.
+        moment: The second moment of the inputs of the matrix, or `None`.
         bytes: Bytes of the kernel as it is.
         weights: The weights of the rows of a table.
     """
@@ -111,7 +112,7 @@ class Kernel:
     @property
     def _sampled(self) -> np.ndarray:
         across = self.matrix.shape[1 - self.axis]
-        return np.linspace(0, across - 1, min(across, _SAMPLE)).astype(int)
+        return np.linspace(0, across - 1, min(across, _SAMPLED_COLUMNS)).astype(int)
 
     def squares_of(
         self, restored: np.ndarray, columns: np.ndarray, moment: np.ndarray | None
@@ -138,7 +139,7 @@ def kernels_of(layer: keras.layers.Layer, moments: dict[str, np.ndarray]) -> lis
 
 
 def _share(kernels: list[Kernel], bits: int, group: int) -> float:
-    """Returns by how much second moments reduce roundings' errors, about the same for all bits."""
+    """Returns the factor by which second moments reduce rounding errors, about that of all bits."""
     if all(kernel.moment is None for kernel in kernels):
         return 1.0
     plain, better = (relative_error(kernels, bits, group, by_moment) for by_moment in (False, True))

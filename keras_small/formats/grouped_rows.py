@@ -19,12 +19,12 @@ _PRODUCTS = 2**20
 # Rows that choose among each other's places.
 BLOCK = 2**14
 # Numbers in the Gram matrices that are solved at once, which fit a cache.
-_GRAM_NUMBERS = 2**16
+_GRAMS_AT_ONCE = 2**16
 # Up to this size all singular vectors of a matrix are computed.
-_EXACT = 1024
-_ITERATIONS = 4
+_EXACT_SVD_SIZE = 1024
+_SVD_ITERATIONS = 4
 # Numbers of a table that are copied at once.
-_NUMBERS = 2**22
+_COPIED_NUMBERS = 2**22
 
 
 def grid_shape(num_rows: int, columns: int) -> tuple[int, int]:
@@ -108,7 +108,7 @@ class _Scaled:
         return self.row_at.shape[1] * self.rows.shape[1]
 
     def _parts(self) -> Iterator[np.ndarray]:
-        step = max(1, _NUMBERS // self.columns)
+        step = max(1, _COPIED_NUMBERS // self.columns)
         for start in range(0, len(self.row_at), step):
             groups = slice(start, start + step)
             part = self.rows[self.row_at[groups]]
@@ -132,10 +132,10 @@ def _right_vectors(matrix: _Scaled, rank: int) -> np.ndarray:
     """
     size = matrix.columns
     dtype = matrix.rows.dtype
-    if size <= _EXACT or 2 * rank > size:
+    if size <= _EXACT_SVD_SIZE or 2 * rank > size:
         return np.linalg.eigh(matrix.gram().astype("float64"))[1][:, : -rank - 1 : -1].astype(dtype)
     basis = np.random.default_rng(0).normal(size=(size, rank + 16)).astype(dtype)
-    for _ in range(_ITERATIONS):
+    for _ in range(_SVD_ITERATIONS):
         basis = np.linalg.qr(matrix.gram_times(basis))[0]
     vt = np.linalg.svd(matrix.times(basis), full_matrices=False)[2]
     return basis @ vt[:rank].T
@@ -181,7 +181,7 @@ def _refit_first(
         here = weight[:, place, None] * rows[row_at[:, place]]
         targets += here @ b[:, place].T
     new = np.empty_like(a)
-    step = max(1, _GRAM_NUMBERS // squares.shape[1])
+    step = max(1, _GRAMS_AT_ONCE // squares.shape[1])
     for start in range(0, len(a), step):
         groups = slice(start, start + step)
         grams = weight[groups] @ squares
@@ -243,7 +243,7 @@ def _on_grid(
 
 
 def _solve(grams: np.ndarray, targets: np.ndarray, old: np.ndarray) -> np.ndarray:
-    """Solves `gram x = target` for each pair; what has no weight keeps its old value."""
+    """Solves `gram x = target` for each pair; unknowns without weight keep their old values."""
     rank = targets.shape[1]
     grams = grams.reshape(-1, rank, rank).astype("float64")
     ridge = (1e-6 * np.trace(grams, axis1=1, axis2=2) / rank + 1e-12)[:, None, None]
@@ -266,7 +266,7 @@ def squared_error(
 ) -> float:
     """Returns `sum_v w_v ||rows[v] - rows'[v]||^2`."""
     total = 0.0
-    step = max(1, _NUMBERS // rows.shape[1])
+    step = max(1, _COPIED_NUMBERS // rows.shape[1])
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
         difference = lookup(a, b, places[part]) - rows[part]
@@ -286,9 +286,8 @@ def rearrange(
     """Moves each row to the free place whose row in the tensor train is nearest.
 
     Heavier rows choose first, many at a time: of those that want the same place the heaviest gets
-    it, and the others choose again among what is left. With `refit` in turns, this is Lloyd's
-    algorithm for vector quantization, with a code that is a tensor train and of which each entry is
-    used once.
+    it, and the others choose again among the free places. In turns with `refit`, this is Lloyd's
+    algorithm for vector quantization; the code is a tensor train, and each entry is used once.
 
     Args:
         cores: `A`, array `(V_1, R)`, and `B`, array `(R, V_2, D)`.
@@ -325,7 +324,7 @@ def _rearrange_block(
     by_weight = np.lexsort((random, -weights))
     covered = np.cumsum(weights[by_weight]) <= share * weights.sum()
     choosing = by_weight[covered]
-    others = by_weight[~covered]
+    not_choosing = by_weight[~covered]
     new = places.copy()
     free = np.sort(places)
     approximation = lookup(*cores, free)
@@ -354,5 +353,5 @@ def _rearrange_block(
             free = free[remaining]
             code = np.ascontiguousarray(code[:, remaining])
             taken = 0
-    new[others[np.argsort(places[others])]] = free
+    new[not_choosing[np.argsort(places[not_choosing])]] = free
     return new

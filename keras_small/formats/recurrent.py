@@ -14,15 +14,15 @@ from keras_small.survey.calibration import Statistics
 from keras_tnattn.ops import low_rank
 
 # Maximum rows of inputs for which the states are computed.
-_BATCH = 32
+_STATE_ROWS = 32
 
 
 def moments_of(layer: keras.layers.RNN, statistics: Statistics) -> dict[str, np.ndarray]:
-    """Returns the second moments of what the kernels of a layer of one cell multiply."""
+    """Returns the second moments of the inputs of both kernels of a layer of one cell."""
     moment = statistics.shrunk_moment
     if moment is None or statistics.call is None or len(cells_of(layer)) > 1:
         return {}
-    call = statistics.call.first_rows(_BATCH)
+    call = statistics.call.first_rows(_STATE_ROWS)
     states = states_of(layer, *call.args, **call.kwargs).astype("float64")
     return {"kernel": moment, "recurrent_kernel": states.T @ states / len(states)}
 

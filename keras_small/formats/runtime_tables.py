@@ -1,4 +1,4 @@
-"""What the files for a runtime keep small, and what is fast there.
+"""Tables of the integers that files for a runtime keep small, and that are fast there.
 
 A runtime multiplies with integers, or looks them up, if it has a kernel for their form; other
 formats are restored when a file is loaded, or, of rows of tables, in each call.
@@ -18,7 +18,7 @@ from keras_small.survey.kinds import is_table
 
 @dataclasses.dataclass(frozen=True)
 class Runtime:
-    """What a runtime holds.
+    """The forms of weights that a runtime keeps small and fast.
 
     Attributes:
         bits: The bits of integers whose files stay small.

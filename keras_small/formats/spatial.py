@@ -20,12 +20,12 @@ def candidates(
 
 
 def _factorings(kernel: np.ndarray, moment: np.ndarray | None) -> Iterator[chains.Factoring]:
-    first, *others, channels, filters = kernel.shape
-    if first == 1 or max(others, default=1) == 1:
+    first_size, *other_sizes, channels, filters = kernel.shape
+    if first_size == 1 or max(other_sizes, default=1) == 1:
         return
-    rows = first * channels
-    columns = math.prod(others) * filters
-    shares = (int(share * kernel.size / (rows + columns)) for share in chains.SHARES)
+    rows = first_size * channels
+    columns = math.prod(other_sizes) * filters
+    shares = (int(share * kernel.size / (rows + columns)) for share in chains.WEIGHT_SHARES)
     ranks = list(dict.fromkeys(max(1, min(rows, columns, rank)) for rank in shares))
     series = factors.spatial_series(kernel, ranks, moment)
     for rank, parts in zip(ranks, series, strict=True):

@@ -36,13 +36,13 @@ _KERNEL_RANKS = (4, 8, 16, 32, 64)
 MINIMUM_ROWS = 500
 # The ranks of tensor trains that are tried: shares of the number of columns and, for each, of the
 # rank at which the tensor train is half as large as a table of low rank.
-_WIDTHS = (1.0, 0.875, 0.75, 0.625, 0.5, 0.4375, 0.375, 0.3125, 0.25, 0.1875, 0.125, 0.0625)
-_DEPTHS = tuple(0.92**n for n in range(36))
+_WIDTH_SHARES = (1.0, 0.875, 0.75, 0.625, 0.5, 0.4375, 0.375, 0.3125, 0.25, 0.1875, 0.125, 0.0625)
+_TRAIN_RANK_SHARES = tuple(0.92**n for n in range(36))
 # Maximum factor between the error of a tensor train before all improvement and that of any smaller
 # one; others are not tried.
-_MARGIN = 1.07
+_PROMISING_FACTOR = 1.07
 # How often the rows of a chosen tensor train move to better places.
-_ROUNDS = 6
+_IMPROVEMENT_ROUNDS = 6
 # Numbers in the Gram matrices with which a tensor train is fitted, `R^2` for each group; the
 # largest ranks of large tables are not tried.
 GRAM_NUMBERS = 2**27
@@ -94,7 +94,7 @@ def _kernel_candidates(layer: keras.layers.Dense, statistics: Statistics) -> lis
 def _table_candidates(
     layer: keras.layers.Embedding, statistics: Statistics, bits: int | None
 ) -> list[Candidate]:
-    """Decomposes a table for all widths and ranks, and estimates what improvement will bring."""
+    """Decomposes a table for all widths and ranks, and estimates the errors after improvement."""
     errors = TableErrors(layer, statistics)
     number = item_size(layer.variable_dtype)
     bits = None if bits is None else max(bits, 4)
@@ -156,7 +156,7 @@ def _promising(groups: list[list["_GroupedRows"]], number: int) -> list[list["_G
     kept = set()
     for train in trains:
         minimum = min(minimum, train.first_error)
-        if train.first_error <= _MARGIN * minimum:
+        if train.first_error <= _PROMISING_FACTOR * minimum:
             kept.add(id(train))
     chosen = [[train for train in group if id(train) in kept] for group in groups]
     return [group for group in chosen if group]
@@ -205,7 +205,7 @@ class _GroupedRows:
     @functools.cached_property
     def best(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The cores and the places, improved in turns; with `bits`, fit to be rounded."""
-        a, b, places = self._improve(_ROUNDS)
+        a, b, places = self._improve(_IMPROVEMENT_ROUNDS)
         if self.bits is None:
             return a, b, places
         a, b = grouped_rows.rotate(*grouped_rows.balance(a, b))
@@ -295,7 +295,7 @@ def _grouped_rows(
     weights = weights.astype("float32")
     places = grouped_rows.similar_places(factors.coordinates, statistics.kept_ids or 0)
     total = factors.squares.sum() or 1.0
-    widths = sorted({max(1, round(share * columns)) for share in _WIDTHS})
+    widths = sorted({max(1, round(share * columns)) for share in _WIDTH_SHARES})
     groups = []
     for number, width in enumerate(widths, 1):
         tell("  tensor trains: group %d of %d", number, len(widths))
@@ -304,7 +304,7 @@ def _grouped_rows(
         shape = grouped_rows.grid_shape(num_rows, width)
         largest = num_rows * width // (2 * (shape[0] + shape[1] * width))
         largest = min(largest, math.isqrt(GRAM_NUMBERS // max(shape)))
-        ranks = sorted({max(1, round(share * largest)) for share in _DEPTHS})
+        ranks = sorted({max(1, round(share * largest)) for share in _TRAIN_RANK_SHARES})
         a, b, errors = grouped_rows.decomposition(rows, weights, places, shape, ranks[-1])
         inside = factors.squares[:width].sum()
         outside = factors.squares[width:].sum()

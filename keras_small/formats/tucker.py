@@ -21,7 +21,7 @@ def candidates(
 def _factorings(kernel: np.ndarray, moment: np.ndarray | None) -> Iterator[chains.Factoring]:
     if max(kernel.shape[:-2]) == 1:
         return
-    tried = list(dict.fromkeys(factors.ranks_within(kernel.shape, s) for s in chains.SHARES))
+    tried = list(dict.fromkeys(factors.ranks_within(kernel.shape, s) for s in chains.WEIGHT_SHARES))
     series = factors.tucker_series(kernel, tried, moment)
     for ranks, parts in zip(tried, series, strict=True):
         yield ranks, parts, factors.kernel_error(kernel, factors.product(*parts), moment)

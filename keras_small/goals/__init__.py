@@ -1,4 +1,4 @@
-"""Goals: what a small model is for, one class a file, each of which knows how to choose."""
+"""The goals of `compress`, one class a file; each chooses among the candidates of a plan."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ __all__ = ["Goal", "Keeping", "Promise", "Smaller", "Within", "as_goal"]
 
 
 def as_goal(goal: Any) -> Goal:
-    """Returns what `compress` received as a goal: a number is the factor of `Smaller`.
+    """Returns the goal that `compress` received; a number means `Smaller(number)`.
 
     Example:
         >>> from keras_small.goals import as_goal

@@ -1,4 +1,4 @@
-"""What is promised of answers: counts how much they change, and bounds it for all such inputs.
+"""Counts changed answers, and bounds their rate or mean change on new inputs.
 
 A flip is a row whose top class differs from the original's. Of independent rows that had no part
 in making a model, their number is binomial, so the bound of Clopper and Pearson (1934) is exact.
@@ -146,8 +146,8 @@ class KeptPromise:
         name: `"max_flips"` or `"max_change"`.
         limit: The maximum share of inputs like the data that have another top class, or the
             maximum mean change of their outputs.
-        count: What was counted of the model on the rows that were held back.
-        planning_rows: The number of the other rows, with which the model was made.
+        count: The count on the rows that were held back, with its bound.
+        planning_rows: The number of the other rows, with which the model was planned.
     """
 
     name: str
@@ -161,7 +161,7 @@ class KeptPromise:
 
 
 class Counted(abc.ABC):
-    """What is counted of rows, in [0, 1] of each.
+    """A measure of how much the answer to a row changes, in [0, 1].
 
     Attributes:
         name: The argument of `Promise` that asks for it.
@@ -174,16 +174,16 @@ class Counted(abc.ABC):
         """Raises `ValueError` if no change can be counted of such outputs."""
 
     def summary(self, outputs: Sequence[Any]) -> list[Any]:
-        """Returns what is kept of a batch of outputs."""
+        """Returns the part of a batch of outputs that `changes` compares."""
         return list(outputs)
 
     @abc.abstractmethod
     def changes(self, before: list[Any], after: list[Any]) -> np.ndarray:
-        """Returns what is counted of each row, in [0, 1]."""
+        """Returns the change of each row, in [0, 1]."""
 
     @abc.abstractmethod
     def describe(self, total: float, rows: int) -> str:
-        """Says in words what was counted of some rows."""
+        """Says a sum of changes in words."""
 
     @abc.abstractmethod
     def count(self, total: float, rows: int, confidence: float) -> "FlipCount | MeanChange":
@@ -245,7 +245,7 @@ class CountedRows:
         model: The original model.
         inputs: Arrays of equally many rows.
         batch_size: Rows per batch.
-        counted: What is counted of a row.
+        counted: The measure of the change of a row.
     """
 
     def __init__(self, model: keras.Model, inputs: Any, batch_size: int, counted: Counted) -> None:

@@ -1,4 +1,4 @@
-"""What all goals of `compress` have in common."""
+"""The base class of the goals of `compress`, and its result, a choice."""
 
 import abc
 import dataclasses
@@ -22,14 +22,14 @@ from keras_small.survey.comparing import Metric
 
 @dataclasses.dataclass(frozen=True)
 class Chosen:
-    """What a goal has chosen.
+    """The choice of a goal.
 
     Attributes:
         choice: The candidate of each layer.
         why_kept: Why layers stay that have smaller candidates.
         assembly: The finished model of the choice, if choosing has built it.
         notes: Remarks for the report, one sentence each.
-        promise: What is promised of the model, if anything is.
+        promise: The promise that the model keeps, if the goal is one.
     """
 
     choice: Choice
@@ -40,7 +40,7 @@ class Chosen:
 
 
 class Goal(abc.ABC):
-    """What a small model is for: it knows how to choose among the candidates of a plan.
+    """The aim of a compression, which chooses among the candidates of a plan.
 
     A goal is a frozen dataclass that checks its arguments in `__post_init__`.
 
@@ -82,7 +82,7 @@ class Goal(abc.ABC):
     @property
     @abc.abstractmethod
     def argument(self) -> str:
-        """What errors show as received, such as `factor=8`."""
+        """The argument as errors show it, such as `factor=8`."""
 
     @property
     def is_asked(self) -> bool:
@@ -98,10 +98,10 @@ class Goal(abc.ABC):
         return math.inf
 
     def check(self, options: Options, data: Data | None) -> None:
-        """Checks what else `compress` was asked for together with this goal.
+        """Checks the other arguments of `compress`.
 
         Raises:
-            ValueError: If that contradicts the goal.
+            ValueError: If they contradict the goal.
         """
         if self.metric is not None and data is not None and data.kept_ids is not None:
             raise ValueError(
@@ -110,7 +110,7 @@ class Goal(abc.ABC):
             )
 
     def hold_back(self, data: Data | None, model: keras.Model) -> tuple[Data | None, Any]:
-        """Returns the data to plan with, and what is held back of them for `choose`."""
+        """Returns the data to plan with, and the rest, which is held back for `choose`."""
         return data, None
 
     @abc.abstractmethod
@@ -127,7 +127,7 @@ class Goal(abc.ABC):
 
 
 def choose(goal: Goal, search: Search) -> Chosen:
-    """Lets a goal choose; of a choice that makes the model larger the model itself stays.
+    """Lets a goal choose; keeps the model itself if the choice would make it larger.
 
     Raises:
         ValueError: If the goal cannot be reached.

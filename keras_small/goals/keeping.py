@@ -21,7 +21,7 @@ class Keeping(Goal):
     Args:
         metric: A function such that `metric(model)` is a float, higher is better.
         max_drop: The maximum decrease of the metric.
-        factor: How many times smaller the model may become. Default: as many as the formats allow.
+        factor: The maximum factor to try. Default: that of the smallest candidates.
 
     Raises:
         ValueError: If the metric is no function, or a number is too small.

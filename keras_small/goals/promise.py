@@ -110,12 +110,12 @@ class Promise(Goal):
 
     @property
     def limit(self) -> float:
-        """The maximum mean of what is counted."""
+        """The maximum mean change."""
         return cast(float, self.max_change if self.max_flips is None else self.max_flips)
 
     @property
     def counted(self) -> Counted:
-        """What is counted of each row."""
+        """The measure of the change of a row."""
         return Changes(self.change) if self.max_flips is None else Flips()
 
     @property
@@ -124,7 +124,7 @@ class Promise(Goal):
 
     @property
     def minimum_rows(self) -> int:
-        """The number of rows that, unchanged, are enough."""
+        """Minimum rows to count, if none of them changes."""
         return math.ceil(math.log1p(-self.confidence) / math.log1p(-self.limit))
 
     def check(self, options: Options, data: Data | None) -> None:
@@ -219,7 +219,7 @@ class PromisedRows:
     """The rows that plan, and those that are held back.
 
     Args:
-        goal: What is promised.
+        goal: The promise.
         data: Arrays.
         model: The original model.
 

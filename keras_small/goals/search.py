@@ -1,4 +1,4 @@
-"""The search that goals share: among the candidates of a plan, for each layer one."""
+"""The search that goals share: one of a plan's candidates for each layer."""
 
 import math
 from collections.abc import Callable
@@ -19,7 +19,7 @@ class Search:
 
     Args:
         builder: Builds the models of choices.
-        held_back: What a goal held back of the data, if it did.
+        held_back: The rows that a goal held back, if it did.
     """
 
     def __init__(self, builder: Builder, held_back: Any = None) -> None:
@@ -52,7 +52,7 @@ class Search:
 
         Args:
             factor: How many times smaller the model has to be.
-            unforeseen_bytes: How many bytes the model takes beside those of the plan.
+            unforeseen_bytes: Bytes of the model beside those of the plan.
 
         Returns:
             The choice, or `None` if no choice is as small.

@@ -27,8 +27,8 @@ _CLOSE = 0.97
 class Smaller(Goal):
     """A model that is `factor` times smaller, of least error.
 
-    The bytes of all weights count; with `coded`, those of the coded file. Of that up to four files
-    are written; if none is as small, the model is that of the smallest, and the report says so.
+    The bytes of all weights count; with `coded`, those of the coded file. Up to four such files are
+    written; if none is small enough, the model is that of the smallest, and the report says so.
 
     Args:
         factor: How many times smaller the model has to be, at least 1.
@@ -92,9 +92,9 @@ class Smaller(Goal):
     def _choose_coded_file(self, search: Search) -> Chosen:
         """Returns the choice, and its model, of the largest coded file within the factor.
 
-        How many bytes a file takes beside its kernels, and how well these are coded, is known once
-        it is written; the budget then changes by the difference. If no file is within the factor,
-        the smallest one that was tried is returned.
+        The bytes beside kernels, and how well these are coded, are known once a file is written;
+        the budget then changes by the difference. If no file is within the factor, the smallest
+        one that was tried is returned.
         """
         plan = search.plan
         maximum = int(plan.total / self.factor)
@@ -106,12 +106,13 @@ class Smaller(Goal):
             tell("a coded file of %s bytes, %.3g times smaller", f"{size:,}", plan.total / size)
             tried.append((size, choice, assembly))
             fits = [entry for entry in tried if entry[0] <= maximum]
-            other = search.share_out(self.factor, size - plan.size(choice))
-            if other is None and not fits:
-                other = search.smallest()
-            if _CLOSE * maximum <= size <= maximum or other is None or other == choice:
+            next_choice = search.share_out(self.factor, size - plan.size(choice))
+            if next_choice is None and not fits:
+                next_choice = search.smallest()
+            is_close = _CLOSE * maximum <= size <= maximum
+            if is_close or next_choice is None or next_choice == choice:
                 break
-            choice = other
+            choice = next_choice
         if fits:
             _, choice, assembly = max(fits, key=lambda entry: entry[0])
             notes: tuple[str, ...] = ()
@@ -189,10 +190,10 @@ def _hint(plan: Plan, smallest: Choice, budget: int) -> str:
     def is_enough(bits: Sequence[int | None], runtime: str | None, formats: set[str]) -> bool:
         size = plan.fixed_bytes
         for path, kept in smallest.items():
-            # Without tensor trains, which take minutes, what is said holds all the more.
+            # Without tensor trains, which take minutes; with them the model could only be smaller.
             names = (formats | {kept.format}) & set(options.format_names) - {"tensor_train"}
-            others = candidates_of(plan, path, sorted(names), bits, runtime)
-            size += min(c.bytes for c in (kept, *others))
+            found = candidates_of(plan, path, sorted(names), bits, runtime)
+            size += min(c.bytes for c in (kept, *found))
         return size <= budget
 
     known = INTEGER_BITS if runtime is None else RUNTIMES[runtime].bits

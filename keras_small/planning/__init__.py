@@ -1,1 +1,1 @@
-"""Which candidate each layer gets, so that a goal is reached."""
+"""Plans: the candidates of each layer, their costs, and the budget that layers share."""

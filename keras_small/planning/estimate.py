@@ -1,4 +1,4 @@
-"""Says before a compression how long it will take, from a simple model of its parts."""
+"""Estimates before a compression how long it will take, from a simple model of its parts."""
 
 import functools
 import math
@@ -20,25 +20,25 @@ from keras_small.survey.inventory import Inventory
 from keras_small.survey.kinds import is_plain_table, is_table
 from keras_small.survey.sensitivity import MAXIMUM_FEATURES
 
-# Costs in products of two floats, in units of what they multiply; the constants were fitted to the
-# cases of studies/benchmarks/compression_cost.py. Of a matrix `(m, n)`, `m >= n`, in units
-# of `m n^2`: the decompositions and errors of all ranks.
-_FACTORED = 40
+# Costs in products of two floats, each in the units that its comment names; they were fitted to the
+# cases of studies/benchmarks/compression_cost.py. Of a matrix `(m, n)`, `m >= n`, in units of
+# `m n^2`: the decompositions and errors of all ranks.
+_FACTORING_COST = 40
 # The roundings of all numbers of bits.
-_ROUNDED = 20
+_ROUNDING_COST = 20
 # Of a convolution of `P` numbers in a patch, `P^3`: least squares for all ranks.
-_PATCHES = 60
+_PATCHES_COST = 60
 # Of a table of `V` rows of `D` features in blocks of `B` rows, `V B D`: rows that move.
-_MOVES = 4
+_MOVES_COST = 4
 # `V D`: neighbors and singular vectors for all widths.
-_VECTORS = 2**14
+_VECTORS_COST = 2**14
 # `V D`, or the maximum numbers in two cores if these are fewer: the roundings of all candidates.
-_ROUNDED_CORES = 2**17
+_ROUNDED_CORES_COST = 2**17
 # Copies of a model and what does not depend on its size: a second on a machine of 2^35 products a
 # second.
-_COPIES = 2**35
+_MODEL_COST = 2**35
 # The same for each layer: an eighth of a second.
-_LAYER = 2**32
+_LAYER_COST = 2**32
 # Programs that JAX compiles for the shapes of one layer and its candidates, in eager calls.
 _PROGRAMS = 50
 
@@ -83,7 +83,7 @@ def expected_seconds(
         seconds += runs * timeit.timeit(run, number=1)
     matrix = np.ones((512, 512), "float32")
     per_product = timeit.timeit(lambda: matrix @ matrix, number=20) / 20 / 512**3
-    products = _COPIES + _LAYER * len(layers) + multiplications(layers, factored, bits)
+    products = _MODEL_COST + _LAYER_COST * len(layers) + multiplications(layers, factored, bits)
     seconds += per_product * products
     if keras.backend.backend() == "jax":
         shapes = {tuple(tuple(w.shape) for w in layer.weights) for layer in layers.values()}
@@ -101,10 +101,15 @@ def multiplications(
     for layer in layers.values():
         for weight in layer.weights:
             if len(weight.shape) > 1:
-                size, last = int(np.prod(weight.shape)), int(weight.shape[-1])
-                products += (_FACTORED if factored else _ROUNDED) * size * min(last, size // last)
+                size = int(np.prod(weight.shape))
+                last = int(weight.shape[-1])
+                products += (
+                    (_FACTORING_COST if factored else _ROUNDING_COST)
+                    * size
+                    * min(last, size // last)
+                )
         if factored and isinstance(layer, CONVOLUTIONS):
-            products += _PATCHES * int(np.prod(layer.kernel.shape[:-1])) ** 3
+            products += _PATCHES_COST * int(np.prod(layer.kernel.shape[:-1])) ** 3
     tables = [layer for layer in layers.values() if is_table(layer)]
     if factored:
         for table in tables:
@@ -115,11 +120,11 @@ def multiplications(
 
 def _of_tensor_trains(rows: int, columns: int, bits: int | None) -> float:
     size = rows * columns
-    products = size * (_MOVES * min(rows, BLOCK) + _VECTORS)
+    products = size * (_MOVES_COST * min(rows, BLOCK) + _VECTORS_COST)
     if bits is None:
         return products
     # Both cores are about `sqrt(V D)` by the rank `R`, and `sqrt(V D) R^2` is bounded.
-    return products + _ROUNDED_CORES * min(size, 2 * math.sqrt(GRAM_NUMBERS * math.sqrt(size)))
+    return products + _ROUNDED_CORES_COST * min(size, 2 * math.sqrt(GRAM_NUMBERS * math.sqrt(size)))
 
 
 def readable(seconds: float) -> str:

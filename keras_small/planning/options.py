@@ -1,4 +1,4 @@
-"""How the layers of a model may be replaced: arguments of `compress` that hold for each layer."""
+"""The arguments of `compress` that say how each layer may be replaced."""
 
 import dataclasses
 import re
@@ -10,11 +10,11 @@ from keras_small import coding
 from keras_small.formats import OPTIONAL_FORMATS
 from keras_small.formats.runtime_tables import RUNTIMES
 
-# The bits of integers, and those that stand for floats.
+# The widths of integers, and the one that stands for floats.
 INTEGER_BITS = (8, 4, 3, 2)
 FLOATS = 32
-# Where `bits` are not given: 2 and more for a whole layer, 8 or 4 for factors, which lose more in 2
-# than is expected.
+# Where `bits` are not given: 2 and more for a whole layer, 8 or 4 for factors, whose errors with 2
+# exceed the estimates.
 _CHOSEN_BITS = (8, 4, 2)
 # Integers of 4 bits that reach a target lose less than other formats.
 _SUFFICIENT_BITS = 4

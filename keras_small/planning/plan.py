@@ -1,4 +1,4 @@
-"""What there is to choose from for each layer that can be replaced."""
+"""Plans a compression: collects candidates for each layer that can be replaced."""
 
 import dataclasses
 import math
@@ -28,7 +28,7 @@ from keras_small.survey.survey import Survey
 
 # If integers alone make a model at most this many times as large as it may be, other candidates are
 # looked for in as few layers as possible.
-_NEARLY = 1.1
+_NEARLY_ENOUGH = 1.1
 # b-bit integers with their scales are about 28 / b times smaller than floats.
 _FLOAT_BITS = 28
 
@@ -37,14 +37,14 @@ Choice = dict[str, Candidate]
 
 @dataclasses.dataclass
 class Plan:
-    """The layers that can be replaced, by path, and what there is to choose from.
+    """The layers that can be replaced, by path, and their candidates.
 
     Attributes:
         inventory: A copy of the model to compress, with the layers that can be replaced.
         total: Bytes of all weights of the original.
         options: How each layer may be replaced.
         sample: A batch of inputs, or `None`.
-        statistics: What was observed of each layer.
+        statistics: The observations of each layer on the data.
         choices: The candidates for each layer, the layer itself first.
     """
 
@@ -79,8 +79,8 @@ def make_plan(survey: Survey, options: Options, factor: float = math.inf) -> Pla
     Args:
         survey: The model and the data.
         options: How each layer may be replaced.
-        factor: How many times smaller the model has to be: if integers alone reach it, there are no
-            other candidates. Default: not known, so that all are wanted.
+        factor: The minimum factor, if it is known: if integers alone reach it, there are no other
+            candidates. Default: not known, so that all candidates are collected.
     """
     is_asked = factor > 1 or options.integers_of is not None
     integers_first = factor < math.inf and is_asked and options.minimum_bits is not None
@@ -95,14 +95,14 @@ def make_plan(survey: Survey, options: Options, factor: float = math.inf) -> Pla
     sample = None if data is None else data.batches[0]
     plan = Plan(inventory, total, options, sample, _statistics(inventory, data))
     if integers_first:
-        _look_at_integers_first(plan, int(total / factor))
+        _collect_integers_first(plan, int(total / factor))
     else:
-        _look_at(plan, list(plan.layers), formats)
+        _collect(plan, list(plan.layers), formats)
     return plan
 
 
 def _statistics(inventory: Inventory, data: CalibrationData | None) -> dict[str, Statistics]:
-    """Returns what there is to know of the layers, and keeps those that cannot be watched."""
+    """Observes the layers on the data, and keeps those that cannot be watched."""
     layers = inventory.replaceable_layers
     if data is None:
         return {path: Statistics() for path in layers}
@@ -117,7 +117,7 @@ def _statistics(inventory: Inventory, data: CalibrationData | None) -> dict[str,
     return statistics
 
 
-def _look_at(plan: Plan, paths: Sequence[str], formats: Sequence[str]) -> None:
+def _collect(plan: Plan, paths: Sequence[str], formats: Sequence[str]) -> None:
     """Collects the candidates for some layers."""
     runtime = plan.options.for_runtime
     bits = plan.options.widths
@@ -158,12 +158,12 @@ def why_without_candidates(plan: Plan, path: str) -> str:
     return "no format makes it smaller"
 
 
-def _look_at_integers_first(plan: Plan, budget: int) -> None:
-    """Collects candidates until a number of bytes can be reached, those of integers first."""
+def _collect_integers_first(plan: Plan, budget: int) -> None:
+    """Collects candidates until the budget of bytes can be met, integers first."""
     sufficient = plan.options.sufficient_bits
     formats = plan.options.format_names
     tell("first each layer as integers")
-    _look_at(plan, list(plan.layers), ())
+    _collect(plan, list(plan.layers), ())
 
     def minimum_size() -> int:
         return plan.fixed_bytes + sum(
@@ -174,13 +174,13 @@ def _look_at_integers_first(plan: Plan, budget: int) -> None:
     if minimum_size() <= budget:
         return
     tell("integers of %d bits miss the target: now other formats, too", sufficient)
-    if minimum_size() > _NEARLY * budget:
-        _look_at(plan, list(plan.layers), formats)
+    if minimum_size() > _NEARLY_ENOUGH * budget:
+        _collect(plan, list(plan.layers), formats)
         return
     for path in sorted(plan.choices, key=lambda path: -plan.choices[path][0].bytes):
         if minimum_size() <= budget:
             return
-        _look_at(plan, [path], formats)
+        _collect(plan, [path], formats)
 
 
 def _note_renumbering(

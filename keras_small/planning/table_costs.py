@@ -1,4 +1,4 @@
-"""What candidates for a table cost, measured by the outputs of the model that looks its rows up."""
+"""Measures the costs of candidates for a table by the outputs of the model that looks rows up."""
 
 import dataclasses
 import functools
@@ -14,8 +14,8 @@ from keras_small.formats.candidates import Candidate
 from keras_small.survey.repeated_calls import Runner
 from keras_small.survey.sensitivity import change_of_outputs
 
-# How many candidates of a format take the place of the table.
-_MEASURED = 6
+# Maximum candidates of a format that take the place of the table.
+_MEASURED_CANDIDATES = 6
 
 
 def measure_tables(
@@ -25,14 +25,14 @@ def measure_tables(
     sensitivity: float,
     candidates: Sequence[Candidate],
 ) -> list[Candidate]:
-    """Returns the candidates for a table, largest first, with costs that tell what they change.
+    """Returns the candidates for a table, largest first, with measured costs.
 
     Noise tells too little of tables: their errors are large, and rounding makes rows shorter. Some
     candidates of each format take the place of the table for a run on the batch; the others lie
     between them.
     """
     known = outputs_of(model, batch)
-    run = Runner(model, runs=2 * _MEASURED)
+    run = Runner(model, runs=2 * _MEASURED_CANDIDATES)
     change, size = change_of_outputs(functools.partial(run, batch), known)
     smaller = sorted((c for c in candidates if c.error > 0), key=lambda c: c.error)
     if len(smaller) < 2 or not size > 0:
@@ -53,7 +53,7 @@ def measure_tables(
     measured = [candidate for candidate in candidates if candidate.error <= 0]
     for name in dict.fromkeys(candidate.format for candidate in smaller):
         group = [candidate for candidate in smaller if candidate.format == name]
-        places = np.linspace(0, len(group) - 1, min(_MEASURED, len(group))).astype(int)
+        places = np.linspace(0, len(group) - 1, min(_MEASURED_CANDIDATES, len(group))).astype(int)
         chosen = [group[place] for place in places]
         errors = [candidate.error for candidate in chosen]
         costs = [cost_of(candidate) for candidate in chosen]

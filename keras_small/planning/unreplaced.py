@@ -11,8 +11,8 @@ from keras_small.planning.estimate import readable_size
 from keras_small.planning.plan import Plan
 from keras_small.storage.sizes import byte_count, item_size
 
-# Entries of a description.
-_DESCRIBED = 5
+# Maximum entries of a description.
+_DESCRIBED_ENTRIES = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Unreplaced:
 
     Attributes:
         path: The path of the layer, or the number of layers and their class in parentheses.
-        name: What errors call it: the path, or the class.
+        name: The name in errors: the path, or the class.
         kind: The class.
         weights: The number of weights.
         bytes: Bytes of the weights.
@@ -84,8 +84,8 @@ def describe_unreplaced(plan: Plan, reasons: Mapping[str, str] | None = None) ->
     found = sorted([*unreplaced_weights(plan), *alone], key=lambda entry: -entry.bytes)
     texts = [
         f"{entry.name}: {readable_size(entry.bytes)}, {entry.reason}"
-        for entry in found[:_DESCRIBED]
+        for entry in found[:_DESCRIBED_ENTRIES]
     ]
-    if len(found) > _DESCRIBED:
-        texts.append(f"{len(found) - _DESCRIBED} more")
+    if len(found) > _DESCRIBED_ENTRIES:
+        texts.append(f"{len(found) - _DESCRIBED_ENTRIES} more")
     return "; ".join(texts) or "no weights"

@@ -1,8 +1,8 @@
 """Small trained models that come with the package, each in a folder of its own.
 
-A folder has `model.keras`, made by `keras_small.compress`, and `about.json`: the task, what turns
-inputs into arrays and outputs into answers, and the card with data, licence and figures. They run
-on every backend, without TensorFlow's operations on text. `make models` trains them again.
+A folder has `model.keras`, made by `keras_small.compress`, and `about.json`: the task, the rules
+from inputs to arrays and from outputs to answers, and the card with data, licence and figures. They
+run on every backend, without TensorFlow's operations on text. `make models` trains them again.
 """
 
 import functools
@@ -21,7 +21,8 @@ from keras_tnattn_runtime import reader
 from keras_tnattn_runtime.layout import portable_folder
 
 _HERE = Path(__file__).parent
-MODEL, ABOUT = "model.keras", "about.json"
+MODEL = "model.keras"
+ABOUT = "about.json"
 
 
 def names() -> list[str]:
@@ -70,7 +71,7 @@ def load(name: str | os.PathLike | IO[bytes]) -> Any:
     if not (folder / ABOUT).is_file():
         raise ValueError(
             f"Expected one of {names()}, a folder with {ABOUT}, or a .tnz file. "
-            f"Received: name={str(name)!r}{_what_loads(folder)}"
+            f"Received: name={str(name)!r}{_other_loader(folder)}"
         )
     try:
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
@@ -80,8 +81,8 @@ def load(name: str | os.PathLike | IO[bytes]) -> Any:
         raise ValueError(f"Could not load the model in {folder}: {error}") from error
 
 
-def _what_loads(path: Path) -> str:
-    """Says what loads another file or folder, as the end of an error."""
+def _other_loader(path: Path) -> str:
+    """Names the loader of another file or folder, as the end of an error."""
     if path.suffix in (".keras", ".h5"):
         return f". Use keras.models.load_model({str(path)!r})"
     if path.suffix in (".onnx", ".tflite", ".xml"):
@@ -104,8 +105,11 @@ def _what_loads(path: Path) -> str:
 
 class _Classifier(reader.Classifier):
     def __init__(self, about: dict[str, Any], model: keras.Model) -> None:
-        self.class_names, self.card, self.model = about["class_names"], about["card"], model
-        self.words, self._by_length = reader.Words(**about["words"]), True
+        self.class_names = about["class_names"]
+        self.card = about["card"]
+        self.model = model
+        self.words = reader.Words(**about["words"])
+        self._by_length = True
 
     def from_ids(self, ids: np.ndarray) -> np.ndarray:
         return self.model.predict_on_batch(ids)  # compiled as a whole, which is faster on JAX
@@ -113,8 +117,11 @@ class _Classifier(reader.Classifier):
 
 class _Translator(reader.Translator):
     def __init__(self, about: dict[str, Any], model: keras.Model) -> None:
-        self.source, self.target = (reader.Pieces(**about[side]) for side in ("source", "target"))
-        self.card, self.model, self.beam_size = about["card"], model, 1
+        self.source = reader.Pieces(**about["source"])
+        self.target = reader.Pieces(**about["target"])
+        self.card = about["card"]
+        self.model = model
+        self.beam_size = 1
 
     def search(
         self, source: np.ndarray, beam_size: int | None = None
@@ -129,7 +136,9 @@ class _Translator(reader.Translator):
 
 class _PictureClassifier:
     def __init__(self, about: dict[str, Any], model: keras.Model) -> None:
-        self.class_names, self.card, self.model = about["class_names"], about["card"], model
+        self.class_names = about["class_names"]
+        self.card = about["card"]
+        self.model = model
 
     def __call__(self, pictures: np.ndarray | Sequence[np.ndarray]) -> Any:
         """Returns the class of a picture, or the list of the classes of several."""

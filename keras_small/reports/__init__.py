@@ -1,1 +1,1 @@
-"""What a compression did, in rows, words and pictures."""
+"""Reports of compressions, in rows, words and pictures."""

@@ -46,7 +46,7 @@ def report_page(report: Any, name: str, metric: str) -> str:
             *(_row(row, largest) for row in report.layers),
             "</table></div><h2>Error against size</h2>",
             "<p>Estimated errors, by which the bytes were shared out. Lines: the lowest of each "
-            "size, by layer. Large dots: what was chosen.</p>",
+            "size, by layer. Large dots: the choice.</p>",
             f'<img alt="error against size of each layer" src="data:image/png;base64,'
             f'{base64.b64encode(picture.getvalue()).decode()}">',
             "<h2>Remarks</h2>" + _list(remarks) if remarks else "",

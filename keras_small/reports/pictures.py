@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from typing import IO, Any
 
-# What a file costs: attributes of `FileCosts`, and their names.
+# The costs of a file: attributes of `FileCosts`, and their labels.
 _COSTS = {
     "bytes on disk": {"bytes": ""},
     "bytes of memory": {"resident_bytes": ""},
@@ -29,7 +29,7 @@ def draw(report: Any, path: str | os.PathLike | IO[bytes]) -> None:
 
 
 def _draw_layers(axes: Any, layers: Sequence[Any]) -> None:
-    """Draws for each layer its candidates, the lowest error of each size, and what was chosen."""
+    """Draws for each layer its candidates, the lowest error of each size, and the choice."""
     for row in layers:
         points = sorted(point for point in row.curve if point[1] > 0)
         if not points:
@@ -49,7 +49,7 @@ def _draw_layers(axes: Any, layers: Sequence[Any]) -> None:
 
 
 def _draw_files(figure: Any, grid: Any, files: Sequence[Any]) -> None:
-    """Draws what files cost where they run."""
+    """Draws the costs of files in their runtimes."""
     for column, (label, costs) in enumerate(_COSTS.items()):
         axes = figure.add_subplot(grid[1, column])
         for number, (cost, name) in enumerate(costs.items()):

@@ -94,10 +94,10 @@ class Report:
         rows: The number of these rows.
         file_bytes: Bytes of the `.keras` file that `CompressionResult.save` writes, or with `coded`
             of the `.tnz` file; `None` if no layer changed.
-        files: What the files that `CompressionResult.export` wrote cost where they run,
+        files: The costs in their runtimes of the files that `CompressionResult.export` wrote,
             `keras_small.runtimes.FileCosts`.
-        promise: What is promised, a `keras_small.goals.counting.KeptPromise`; `None` without it, or
-            after a healing, which ends it.
+        promise: The promise that the model keeps, a `keras_small.goals.counting.KeptPromise`;
+            `None` without one, or after a healing, which ends it.
         notes: Remarks, one sentence each.
 
     Example:
@@ -167,16 +167,16 @@ class Report:
         """Returns the report as a page in one file, with its pictures; needs Matplotlib.
 
         Args:
-            name: What the page calls the model. Default: `"model"`.
-            metric: What it calls the metric. Default: `"metric"`.
+            name: The name of the model on the page. Default: `"model"`.
+            metric: The name of the metric there. Default: `"metric"`.
         """
         return report_page(self, name, metric)
 
     def plot(self, path: str | os.PathLike | IO[bytes]) -> None:
         """Draws the candidates of each layer: error against size, the lowest errors, the choice.
 
-        Below are what the files that were exported cost: their bytes, those of memory, and the
-        microseconds of a call. Needs Matplotlib.
+        Below are the costs of the exported files: bytes on disk and of memory, and microseconds of
+        a call. Needs Matplotlib.
 
         Args:
             path: The image file to write.
@@ -185,7 +185,7 @@ class Report:
 
 
 def _cells(row: LayerReport) -> list[str]:
-    """Returns what the table of a report says of a layer."""
+    """Returns the row of a layer in the table of a report."""
     stored = row.format if row.bits == 32 else f"{row.format} {row.bits} bits"
     error = f"{row.error:.4f}" if row.format != "kept" else row.reason or "0"
     return [
@@ -203,10 +203,10 @@ def _cells(row: LayerReport) -> list[str]:
 def _table(lines: list[list[str]]) -> str:
     """Returns cells as text in columns, the first line above a rule."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    header, *rest = lines
+    header, *rows = lines
     rule = ["-" * width for width in widths]
     return "\n".join(
-        " | ".join(map(str.ljust, line, widths)).rstrip() for line in (header, rule, *rest)
+        " | ".join(map(str.ljust, line, widths)).rstrip() for line in (header, rule, *rows)
     )
 
 

@@ -1,4 +1,4 @@
-"""Makes the report of a compression."""
+"""Makes the rows, the totals and the remarks of a report."""
 
 from collections.abc import Mapping, Sequence
 
@@ -79,12 +79,12 @@ def _row(plan: Plan, path: str, chosen: Chosen, made: Made | None) -> LayerRepor
 
 
 def _point(candidate: Candidate) -> tuple[int, float, str]:
-    """Returns what the curve of a layer has of a candidate: what decides between them."""
+    """Returns a candidate as a point of its layer's curve: bytes, cost and format."""
     return candidate.bytes, candidate.cost, candidate.format
 
 
 def _ranks(candidate: Candidate, coded: bool) -> tuple[int, ...]:
-    """Returns the ranks of a candidate, without what else tells integers apart."""
+    """Returns the ranks of a candidate, without a group size or a step."""
     if candidate.format == "dense":
         return ()
     return candidate.ranks[:-1] if coded else candidate.ranks
@@ -125,7 +125,7 @@ def report_of(
     rows: tuple[LayerReport, ...],
     assembly: Assembly,
 ) -> Report:
-    """Returns the report of a finished model, without what is measured of it."""
+    """Returns the report of a finished model, before its error, metric and file are measured."""
     return Report(
         layers=rows,
         weights_before=model.count_params(),

@@ -1,1 +1,1 @@
-"""What a model consists of, what its layers see, and how much each of them matters."""
+"""Surveys a model: its layers, their inputs, and how sensitive its outputs are to each layer."""

@@ -1,4 +1,4 @@
-"""Observes a model's layers on real inputs: second moments, counts of ids, sensitivity."""
+"""Observes a model's layers on real inputs: second moments, and counts of ids."""
 
 import contextlib
 import dataclasses
@@ -19,7 +19,7 @@ from keras_small.survey.kinds import input_rows, is_table
 from keras_tnattn.errors import cause_of
 
 # Maximum entries of all outputs that are kept.
-_NUMBERS = 2**25
+_KEPT_ENTRIES = 2**25
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Statistics:
 
     @property
     def shrunk_moment(self) -> np.ndarray | None:
-        """The moment, moved towards a multiple of the identity as far as few rows ask for it.
+        """The moment, shrunk towards a multiple of the identity, the more the fewer its rows are.
 
         This is the estimator of Ledoit and Wolf, "A well-conditioned estimator for
         large-dimensional covariance matrices". Integers rounded for the moment itself of few rows
@@ -261,7 +261,7 @@ def observe(
             flat_inputs[:] = keras.tree.flatten(batch)
             outputs = outputs_of(model, batch)
             numbers += sum(array.size for array in outputs)
-            if number == 0 or numbers <= _NUMBERS:
+            if number == 0 or numbers <= _KEPT_ENTRIES:
                 first.append(outputs)
     for path, note in statistics.items():
         note.failure = failures.get(path, "" if note.call else "never called on the data")

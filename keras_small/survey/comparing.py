@@ -21,7 +21,7 @@ _SAME_IDS = Renumbering()
 
 
 class Comparison:
-    """What small models are compared with: the original's outputs, and the user's metric.
+    """Compares small models with the original, by outputs and by the user's metric.
 
     Args:
         original: The model to compress; it is only run.
@@ -79,7 +79,7 @@ class Comparison:
     def report_error(
         self, small: keras.Model, renumbering: Renumbering
     ) -> tuple[float | None, int]:
-        """Returns the error on the rows that a report is about, `None` without data."""
+        """Returns the error on the rows for reports, `None` without data, and their number."""
         if self.data is None:
             return None, 0
         return self.error_of(small, self.data.report_batches(), renumbering)
@@ -108,7 +108,8 @@ class Comparison:
             for expected, actual in pairs:
                 if expected.dtype.kind in "OSU":
                     continue
-                expected, actual = expected.astype("float64"), actual.astype("float64")
+                expected = expected.astype("float64")
+                actual = actual.astype("float64")
                 finite = np.isfinite(expected)
                 same = np.array_equal(expected[~finite], actual[~finite], equal_nan=True)
                 difference = actual[finite] - expected[finite]

@@ -153,7 +153,8 @@ def _are_same(expected: np.ndarray, actual: np.ndarray) -> bool:
     if expected.dtype.kind not in "fc" and expected.dtype.name != "bfloat16":
         return bool((expected == actual).all())
     dtype = "complex128" if expected.dtype.kind == "c" else "float64"
-    expected, actual = expected.astype(dtype), actual.astype(dtype)
+    expected = expected.astype(dtype)
+    actual = actual.astype(dtype)
     size = np.abs(expected[np.isfinite(expected)])
     scale = float(size.max()) if size.size else 0.0
     return np.allclose(actual, expected, rtol=1e-5, atol=1e-6 * scale, equal_nan=True)
@@ -187,7 +188,7 @@ def _example(spec: Any) -> np.ndarray:
 
 
 def compile_like(original: Inventory, small: keras.Model) -> None:
-    """Compiles a small model as the original is, if Keras can save how that is."""
+    """Compiles a small model as the original is, if Keras can save the arguments."""
     model = original.model
     custom = type(model).compile is not keras.Model.compile
     by_config = type(model).compile_from_config is not keras.Model.compile_from_config

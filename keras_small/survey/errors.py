@@ -15,16 +15,16 @@ from keras_tnattn.ops import low_rank
 
 # The weight of an id that never occurred in the data, relative to the mean count.
 _UNSEEN_WEIGHT = 0.06
-# The weight that every direction of the rows has at least, relative to the mean.
-_FLOOR = 0.1
+# The minimum weight of a direction of the rows, relative to the mean.
+_MINIMUM_DIRECTION_WEIGHT = 0.1
 # Rows of a table that are converted to float64 at once.
-_CHUNK = 2**13
-# Rows by which the errors of a larger table are estimated.
-_SAMPLE = 2**11
+_ROWS_AT_ONCE = 2**13
+# Rows that estimate the errors of a table of more than twice as many.
+_ESTIMATING_ROWS = 2**11
 # Maximum ids that are looked up at once.
-_LOOKUPS = 2**9
+_IDS_AT_ONCE = 2**9
 # The number of random input rows that measure the error of a layer for which there are no data.
-_SAMPLE_ROWS = 512
+_RANDOM_ROWS = 512
 
 
 def layer_error(
@@ -43,10 +43,10 @@ def layer_error(
     weights = row_weights(old, statistics)
     error = 0.0
     size = 0.0
-    lookup = Runner(new, new, runs=old.input_dim // _LOOKUPS)
+    lookup = Runner(new, new, runs=old.input_dim // _IDS_AT_ONCE)
     for part, rows in parts_of_table(old):
         # A lookup may need many times the memory of its rows.
-        ids = np.split(new_ids[part], range(_LOOKUPS, len(rows), _LOOKUPS))
+        ids = np.split(new_ids[part], range(_IDS_AT_ONCE, len(rows), _IDS_AT_ONCE))
         difference = rows - np.concatenate([lookup(batch)[0] for batch in ids])
         error += float(weights[part] @ np.einsum("vd,vd->v", difference, difference))
         size += float(weights[part] @ np.einsum("vd,vd->v", rows, rows))
@@ -85,7 +85,7 @@ def _random_call(layer: keras.layers.Layer) -> Call:
     rng = np.random.default_rng(0)
     shapes = config.get("shapes_dict", {"": config.get("input_shape")})
     first = next(iter(shapes.values()))
-    rows = first[0] or max(1, _SAMPLE_ROWS // max(int(np.prod([x or 8 for x in first[1:-1]])), 1))
+    rows = first[0] or max(1, _RANDOM_ROWS // max(int(np.prod([x or 8 for x in first[1:-1]])), 1))
 
     def inputs(shape: Any) -> Any:
         if shape is None:
@@ -104,8 +104,8 @@ def parts_of_table(layer: keras.layers.Embedding) -> Iterator[tuple[slice, np.nd
     weights = getattr(layer, "embeddings", None)
     if layer.quantization_mode is not None:
         weights = None
-    for start in range(0, layer.input_dim, _CHUNK):
-        part = slice(start, min(start + _CHUNK, layer.input_dim))
+    for start in range(0, layer.input_dim, _ROWS_AT_ONCE):
+        part = slice(start, min(start + _ROWS_AT_ONCE, layer.input_dim))
         rows = layer(np.arange(part.start, part.stop)) if weights is None else weights[part]
         yield part, np.asarray(ops.convert_to_numpy(rows), "float32")
 
@@ -134,8 +134,8 @@ def direction_weights(statistics: Statistics) -> np.ndarray | None:
         )
     if statistics.response is None:
         return None
-    floor = _FLOOR * np.eye(len(statistics.response))
-    return low_rank.square_root((1 - _FLOOR) * statistics.response + floor)
+    floor = _MINIMUM_DIRECTION_WEIGHT * np.eye(len(statistics.response))
+    return low_rank.square_root((1 - _MINIMUM_DIRECTION_WEIGHT) * statistics.response + floor)
 
 
 def table_error(
@@ -181,7 +181,8 @@ def _weighted_factors(
     layer: keras.layers.Embedding, weights: np.ndarray, directions: np.ndarray | None
 ) -> Factors:
     """Returns the factors of a table of which the leading ones have the smallest weighted error."""
-    count, columns = layer.input_dim, layer.output_dim
+    count = layer.input_dim
+    columns = layer.output_dim
     gram = np.zeros((columns, columns))
     for part, rows in parts_of_table(layer):
         rows = rows.astype("float64")
@@ -189,9 +190,8 @@ def _weighted_factors(
     if directions is None:
         directions = np.eye(columns)
     squares, vectors = np.linalg.eigh(directions @ gram @ directions)
-    squares, vectors = np.maximum(squares[::-1], 0.0), vectors[:, ::-1]
-    if count < columns:
-        squares, vectors = squares[:count], vectors[:, :count]
+    squares = np.maximum(squares[::-1], 0.0)[:count]
+    vectors = vectors[:, ::-1][:, :count]
     coordinates = np.empty((count, vectors.shape[1]), "float32")
     inverse = (directions @ vectors).astype("float32")
     for part, rows in parts_of_table(layer):
@@ -206,7 +206,7 @@ class TableErrors:
 
     Args:
         layer: The embedding.
-        statistics: What was observed of it; if directions have weights there are two errors.
+        statistics: The observations of it; if directions have weights there are two errors.
 
     Attributes:
         factors: The factors of the table.
@@ -219,9 +219,9 @@ class TableErrors:
         factors = self.factors = factors_of(layer, statistics)
         weights = self._weights = self.weights = row_weights(layer, statistics)
         self.rows = np.arange(len(weights))
-        if len(weights) > 2 * _SAMPLE:
+        if len(weights) > 2 * _ESTIMATING_ROWS:
             chances = weights / weights.sum() / 2 + 0.5 / len(weights)
-            self.rows = np.random.default_rng(0).choice(len(weights), _SAMPLE, p=chances)
+            self.rows = np.random.default_rng(0).choice(len(weights), _ESTIMATING_ROWS, p=chances)
             self._weights = weights[self.rows] / chances[self.rows]
         self.coordinates = factors.coordinates[self.rows]
         weighted = statistics.moment is not None or statistics.response is not None

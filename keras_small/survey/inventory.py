@@ -98,7 +98,8 @@ def places(model: keras.layers.Layer) -> list[Place]:
 
     def visit(layer: keras.layers.Layer, path: str, holder: Any, address: str) -> None:
         if holder is None and not is_graph(layer):
-            holder, address = layer, ""
+            holder = layer
+            address = ""
         pairs = zip(children(layer).items(), children(layer, named=False), strict=True)
         for (name, inner), position in pairs:
             if id(inner) in visited:
@@ -158,7 +159,7 @@ class Inventory:
             if address in copies:
                 holders[id(layer)].add(id(copies[address]))
         shared = {layer for group in holders.values() if len(group) > 1 for layer in group}
-        # The names that Keras makes up are others in a copy.
+        # The names that Keras makes up differ in a copy.
         own_places = {id(place.layer): place for place in own.places.values()}
         twins = {
             path: own_places[holder]
@@ -189,12 +190,12 @@ def _join_keys(path: str, key: str) -> str:
 
 
 def contents(layer: keras.layers.Layer) -> Iterator[Any]:
-    """Yields what the attributes of a layer hold, by their names, at any depth."""
+    """Yields the contents of a layer's attributes, by their names, at any depth."""
     yield from entries([vars(layer)[name] for name in sorted(vars(layer))])
 
 
 def entries(value: Any) -> Iterator[Any]:
-    """Yields what lists, tuples and dicts contain, at any depth."""
+    """Yields the entries of lists, tuples and dicts, at any depth."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple):

@@ -20,8 +20,8 @@ from keras_small.storage.quantized_positions import (
 from keras_small.storage.recurrent import cells_of
 from keras_tnattn.layers import TokenEmbedding
 
-# About how many patches of a batch are looked at.
-_PATCHES = 4096
+# About the maximum number of patches of a batch that are observed.
+_WATCHED_PATCHES = 4096
 
 
 def _rows_of_dense(_layer: keras.layers.Dense, inputs: np.ndarray) -> np.ndarray:
@@ -42,8 +42,8 @@ def _rows_of_einsum(layer: keras.layers.EinsumDense, inputs: np.ndarray) -> np.n
 def _rows_of_convolution(layer: keras.layers.Layer, inputs: np.ndarray) -> np.ndarray:
     # Some of the inputs are enough for a second moment, and patches are many.
     positions = max(1, int(np.prod(inputs.shape[1:])) // layer.kernel.shape[-2])
-    rows = patches(layer, inputs[: max(1, _PATCHES // positions)])
-    return rows[:: max(1, len(rows) // _PATCHES)]
+    rows = patches(layer, inputs[: max(1, _WATCHED_PATCHES // positions)])
+    return rows[:: max(1, len(rows) // _WATCHED_PATCHES)]
 
 
 def _rows_of_transposed(layer: keras.layers.Layer, inputs: np.ndarray) -> np.ndarray:
@@ -105,7 +105,7 @@ def is_table(layer: keras.layers.Layer) -> bool:
 
 
 def is_plain_table(layer: keras.layers.Layer) -> bool:
-    """Whether a layer looks up rows of one table and does nothing else that integers alone keep.
+    """Whether a layer looks up rows of one table, so that formats beside integers can replace it.
 
     Others have a second table for logits, limit logits, or mask zeros only when they look up rows.
     """
@@ -146,7 +146,7 @@ def reason_against(layer: keras.layers.Layer) -> str | None:
     if isinstance(layer, keras.layers.EinsumDense) and not kernel_axes(layer.equation)[0]:
         return f"the equation {layer.equation} has no sum over axes of the kernel"
     if isinstance(layer, keras.layers.RNN):
-        others = [cell for cell in cells_of(layer) if quantized_kind(cell) is None]
-        if others:
-            return f"its cell is a {type(others[0]).__name__}"
+        unknown = [cell for cell in cells_of(layer) if quantized_kind(cell) is None]
+        if unknown:
+            return f"its cell is a {type(unknown[0]).__name__}"
     return None

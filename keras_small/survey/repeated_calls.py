@@ -8,8 +8,8 @@ import keras
 import numpy as np
 from keras import ops
 
-# Runs on inputs of the same shapes before the next ones are compiled, which takes as long as some.
-_RUNS = 4
+# Runs on inputs of the same shapes before compiling, which takes as long as a few runs, pays.
+_EAGER_RUNS = 4
 
 
 class Runner:
@@ -29,7 +29,7 @@ class Runner:
     ) -> None:
         self._model = model
         self._call = call or (lambda inputs: model(inputs, training=False))
-        self._first = 0 if runs >= 2 * _RUNS else _RUNS
+        self._first = 0 if runs >= 2 * _EAGER_RUNS else _EAGER_RUNS
         self._runs: dict[tuple, int] = collections.Counter()
         self._compiled: keras.Model | None = None
         self._compiles = keras.backend.backend() == "tensorflow"

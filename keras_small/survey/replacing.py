@@ -97,7 +97,7 @@ class _Marked:
             they replace are built.
     """
 
-    # What a layer has that is made of this class, not marked.
+    # Of a layer that is made of this class, not marked.
     replaced_addresses: Sequence[str] = ()
     awaited_replacements: Mapping[str, dict] = MappingProxyType({})
 

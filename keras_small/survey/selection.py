@@ -1,4 +1,4 @@
-"""Which layers of a model can be replaced, and why the others stay: their weights are read."""
+"""Selects the layers of a model that can be replaced, and says why the others stay."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +31,7 @@ class _Standin(keras.layers.Layer):
 
 @contextlib.contextmanager
 def _standins(layers: Mapping[str, keras.layers.Layer]) -> Iterator[dict[str, set[str]]]:
-    """Lets stand-ins take the places of layers; yields what is read of each, by path."""
+    """Lets stand-ins take the places of layers; yields the names of the weights read, by path."""
     former: dict[str, keras.layers.Layer] = {}
     reads: dict[str, set[str]] = {}
     try:
@@ -53,7 +53,7 @@ def copy_to_replace(
     Args:
         original: The model.
         selects: Whether a layer of it may be replaced.
-        example: Inputs that show whether the copy computes the same, and what reads its weights;
+        example: Inputs to compare the copy with the model, and to find code that reads its weights;
             `None` if none are known.
 
     Raises:
@@ -69,7 +69,7 @@ def copy_to_replace(
             continue
         copy.replaceable[path] = place
         reason = reason_against(place.layer)
-        # By the names in the original; those that Keras makes up are others in a copy.
+        # By the names in the original; those that Keras makes up differ in a copy.
         if not selects(original.places.get(path, place).layer):
             reason = "not selected by `filters`"
         elif path in copy.shared:

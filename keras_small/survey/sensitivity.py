@@ -1,4 +1,4 @@
-"""Measures how much the outputs of a model change with those of its layers."""
+"""Measures the sensitivity of a model's outputs to changes of its layers' outputs."""
 
 import contextlib
 import dataclasses
@@ -25,21 +25,21 @@ from keras_small.survey.kinds import has_kernel, is_table
 from keras_small.survey.repeated_calls import Runner
 
 # The size, relative to a layer's outputs, of the changes that are made.
-_CHANGE = 0.05
-# Minimum numbers of outputs that tell how sensitive they are, if the data have as many.
+_NOISE_SHARE = 0.05
+# Minimum entries of outputs that measure a sensitivity, if the data have as many.
 _MINIMUM_OUTPUTS = 256
 # For embeddings with more features all directions of the rows count alike.
 MAXIMUM_FEATURES = 256
 # Maximum entries of all outputs together that are compared, chosen at random.
-_ENTRIES = 2**16
+_COMPARED_ENTRIES = 2**16
 # Minimum rows of an output to compare; one row might be padding.
-_ROWS = 16
+_COMPARED_ROWS = 16
 # The rank of the tables that are compared, as a share of the number of features.
 _RANK_SHARE = 0.375
 # The response is used only if it cuts the change of the outputs to this share.
 _USEFUL_SHARE = 0.8
 # Added to each probability before its logarithm is taken.
-_SMALLEST = 1e-7
+_ADDED_PROBABILITY = 1e-7
 
 
 def measure_sensitivity(
@@ -72,7 +72,7 @@ def measure_sensitivity(
         except Exception as error:
             statistics[path].failure = reason_to_keep(error)
             changed = 0.0
-        statistics[path].sensitivity = float(changed / (_CHANGE * size)) if size > 0 else 1.0
+        statistics[path].sensitivity = float(changed / (_NOISE_SHARE * size)) if size > 0 else 1.0
     largest = max((statistics[path].sensitivity for path in layers), default=0.0)
     for path in layers:
         statistics[path].sensitivity = max(statistics[path].sensitivity, 1e-3 * largest) or 1.0
@@ -85,7 +85,7 @@ def measure_responses(
     statistics: Mapping[str, Statistics],
     outputs: Sequence[list[np.ndarray]],
 ) -> None:
-    """Measures for each embedding to which directions of its rows the model's outputs respond.
+    """Measures the response of the model's outputs to directions of each embedding's rows.
 
     Changes one feature at a time, by the same amount but a random sign for each token, and compares
     the changes of the model's outputs: entry `(i, j)` of the response is the product of the changes
@@ -176,7 +176,7 @@ def _some_entries(
     if maximum is None or rows * columns <= maximum:
         return slice(None), slice(None)
     random = np.random.default_rng(0)
-    count = max(maximum // columns, min(rows, _ROWS))
+    count = max(maximum // columns, min(rows, _COMPARED_ROWS))
     chosen = random.permutation(rows)[:count]
     if count * columns <= maximum:
         return chosen, slice(None)
@@ -194,14 +194,14 @@ def _changes_by_feature(
         def shift(_path: str, _call: Call, rows: Any) -> Any:
             rng = np.random.default_rng(0)  # the same signs for each feature
             signs = rng.choice((-1.0, 1.0), size=(*rows.shape[:-1], 1))
-            size = _CHANGE * ops.sqrt(ops.mean(ops.square(ops.cast(rows, "float32"))))
+            size = _NOISE_SHARE * ops.sqrt(ops.mean(ops.square(ops.cast(rows, "float32"))))
             change = ops.convert_to_tensor(signs, "float32") * ops.one_hot(feature, rows.shape[-1])
             return rows + ops.cast(size * change, rows.dtype)
 
         with watch_calls({"": layer}, shift):
             return model(ids, training=False)
 
-    change, _ = change_of_outputs(Runner(model, shifted), outputs, _ENTRIES)
+    change, _ = change_of_outputs(Runner(model, shifted), outputs, _COMPARED_ENTRIES)
     return np.stack([change([batch, np.array(n)]) for n in range(layer.output_dim)])
 
 
@@ -213,7 +213,9 @@ def _add_noise(layer: keras.layers.Layer) -> Iterator[None]:
     def noisy(outputs: Any) -> Any:
         array = ops.convert_to_numpy(outputs).astype("float32")
         noise = rng.normal(size=array.shape) * np.sqrt(np.mean(np.square(array)))
-        return ops.convert_to_tensor((array + _CHANGE * noise).astype("float32"), outputs.dtype)
+        return ops.convert_to_tensor(
+            (array + _NOISE_SHARE * noise).astype("float32"), outputs.dtype
+        )
 
     activation = layer.activation if has_kernel(layer) else None
     if activation is None:
@@ -234,5 +236,5 @@ def _comparable(outputs: Sequence[np.ndarray], in_logs: Sequence[bool]) -> list[
 
 def _centered_log(probabilities: np.ndarray) -> np.ndarray:
     # With noise they may be negative, if no activation made them probabilities.
-    logs = np.log(np.maximum(probabilities.astype("float64"), 0) + _SMALLEST)
+    logs = np.log(np.maximum(probabilities.astype("float64"), 0) + _ADDED_PROBABILITY)
     return logs - logs.mean(axis=-1, keepdims=True)

@@ -1,4 +1,4 @@
-"""What is known of a model before its layers are replaced."""
+"""Surveys a model before its layers are replaced: a copy, the data, and a comparison."""
 
 import dataclasses
 from collections.abc import Callable
@@ -20,7 +20,7 @@ class Survey:
     Attributes:
         original: The model, which is only run.
         copy: Its copy, with the layers that can be replaced.
-        comparison: What small models are compared with.
+        comparison: Compares small models with the original.
     """
 
     original: Inventory
@@ -53,7 +53,7 @@ def survey_of(
 
     Args:
         original: The model.
-        data: What `compress` got as data.
+        data: The data that `compress` got, or `None`.
         metric: The metric of the goal.
         selects: Whether a layer may be replaced.
 

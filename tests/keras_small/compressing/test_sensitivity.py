@@ -128,7 +128,7 @@ def test_the_response_is_that_of_the_kernel():
 
 def test_the_memory_of_the_response_is_bounded(monkeypatch):
     # 16 x 200,000 changes in float64 would take 26 MB, and the samples take 1.6 MB.
-    monkeypatch.setattr(sensitivity, "_ENTRIES", 10_000)
+    monkeypatch.setattr(sensitivity, "_COMPARED_ENTRIES", 10_000)
     table = RNG.normal(size=(50, 16)).astype("float32")
     kernel = np.zeros((16, 1000), "float32")
     kernel[0] = RNG.normal(size=1000)
