@@ -195,7 +195,7 @@ def register_presets() -> None:
         import keras_hub
         import keras_small
 
-        result = keras_small.compress(backbone, target=4, data=inputs)
+        result = keras_small.compress(backbone, 4, data=inputs)
         result.model.save_to_preset("small")
 
         backbone = keras_hub.models.Backbone.from_preset("small")  # in another process, too
