@@ -18,7 +18,8 @@ import numpy as np
 import tensorflow as tf
 from side_by_side import describe_machine, forward, forward_and_backward, medians, print_row
 
-import keras_tnattn
+from keras_small import LowRankDense
+from keras_tnattn import TTDense
 
 SIZES = (256, 512, 1024, 2048, 4096)
 ROWS = (1, 32, 200, 1600, 12_800)
@@ -51,8 +52,8 @@ def measure(size, rows):
     x = tf.random.normal((rows, size))
     layers = {
         "Dense": keras.layers.Dense(size),
-        "tt": keras_tnattn.TTDense(size),
-        "low_rank": keras_tnattn.LowRankDense(size, size // 8),
+        "tt": TTDense(size),
+        "low_rank": LowRankDense(size, size // 8),
         "int8": keras.layers.Dense(size),
     }
     for layer in layers.values():
