@@ -250,6 +250,8 @@ def _refusals(path: str | os.PathLike) -> Iterator[None]:
     """Says of any error that the file is no model's."""
     try:
         yield
+    except MemoryError:
+        raise
     except Exception as error:  # whatever Keras raises of a config that it did not write
         raise ValueError(
             f"Expected a .tnz file of a model. Received: path={path}, {cause_of(error)}"
