@@ -2,9 +2,9 @@
 
 An array is split into streams of symbols. Packed integers are a matrix. If that saves bytes, its
 rows and its columns have classes, by how far their integers are from the most frequent one: two
-streams tell the classes, and the integers of each pair of classes are a stream. Of sorted rows only
-what follows the integers with which the row before begins, too, is written. Wider numbers have a
-stream for their first bytes, one for their second bytes and so on. Each stream has a table of the
+streams tell the classes, and the integers of each pair of classes are a stream. Sorted rows are
+front-coded: the prefix shared with the previous row is left out. Wider numbers have a stream for
+their first bytes, one for their second bytes and so on. Each stream has a table of the
 frequencies of its symbols, with which an entropy coder (asymmetric numeral systems, Duda et al.,
 2015) writes a symbol of frequency `p` in `-log2 p` bits. Where much repeats, as rows of a table do,
 Deflate or LZMA takes fewer bytes. Decoding gives the same bytes.
@@ -22,10 +22,10 @@ import numpy as np
 from keras_small.storage.integer_groups import pack, packed_size, unpacked_integers
 from keras_tnattn_runtime.extras import installation
 
-# No array is more times larger than its code, so that a small file cannot fill the memory.
+# Maximum bytes of an array for each byte of its code, so that a small file cannot fill the memory.
 MOST_TIMES_LARGER = 256
-# How an array can be coded: as it is, by Deflate, by LZMA, its bytes as symbols, or integers of so
-# many bits as symbols, which are packed along the first or the last axis, or bytes of sorted rows.
+# How an array can be coded: as it is, by Deflate, by LZMA, its bytes as symbols, b-bit integers as
+# symbols, which are packed along the first or the last axis, or front-coded bytes of sorted rows.
 _ENDS = {"first": 0, "last": -1}
 _SORTED = "8 sorted"
 _PACKED = {f"{n} {end}": _ENDS[end] for n in (6, 4, 3, 2) for end in _ENDS}
@@ -33,15 +33,15 @@ _AXES = {"8 last": -1, _SORTED: -1, **_PACKED}
 METHODS = ("stored", "deflated", "lzma", "bytes", *_AXES)
 # Frequencies are rounded to parts of this, whose sums are exact in float32.
 _PARTS = 2**16
-# How many classes there may be for each power of 2; each pair of them has a table.
+# Classes for each power of 2; each pair of them has a table.
 _CLASSES, _SORTED_CLASSES = (2, 1, 0.5), 1
-# Classes, which take time, are tried where the code without takes at most so many times the least.
+# Try classes (slow) only within this factor of the smallest code.
 _NEARLY = 1.2
-# Deflated by the lowest level, an array has at most so many times the bytes of the highest level.
+# Maximum bytes at Deflate's lowest level for each byte at its highest level.
 _DEFLATED = 1.6
-# LZMA finds what repeats from afar, but takes ten times as long as Deflate: for so many bytes.
+# Maximum bytes for LZMA, which finds what repeats from afar, but is ten times slower than Deflate.
 MOST_FOR_LZMA = 4_000_000
-# About the bytes of an array that tell which, and a number of its rows that packs integers whole.
+# Bytes of the sample that chooses the method, and a multiple of its rows that packs integers whole.
 _SAMPLE, _ROWS = 2**20, 24
 # Symbols that are decoded at once.
 _SYMBOLS = 2**20
@@ -112,7 +112,7 @@ def inflate(code: bytes | memoryview, size: int) -> bytes:
     """Returns the `size` bytes that `deflate` coded.
 
     Raises:
-        ValueError: If the code is not of so many bytes.
+        ValueError: If the code is not one of `size` bytes.
     """
     try:
         raw = zlib.decompressobj().decompress(code, size + 1)
@@ -128,7 +128,7 @@ def _check_length(raw: bytes | memoryview, size: int) -> None:
 
 
 def _lzma_filters(size: int) -> list[dict[str, int]]:
-    """Returns LZMA's settings for so many bytes; its memory is bounded by theirs."""
+    """Returns LZMA's settings for an array of a size in bytes, which bounds its memory."""
     return [{"id": lzma.FILTER_LZMA1, "preset": 6, "dict_size": max(2**12, min(size, 2**24))}]
 
 
@@ -193,7 +193,7 @@ def entropy_bytes(symbols: np.ndarray, times: float = 1.0) -> int:
 
     Args:
         symbols: Array of whole numbers from 0 to 255.
-        times: How many times as many symbols there are, of the same frequencies. Default: 1.
+        times: The factor by which there are more symbols, of the same frequencies. Default: 1.
 
     Example:
         >>> entropy_bytes(np.tile(np.arange(4, dtype="uint8"), 1000))  # 2 bits for each
@@ -229,7 +229,7 @@ def streams_of(integers: np.ndarray) -> list[np.ndarray]:
 
 
 def sorted_rows(groups: np.ndarray, integers: np.ndarray, first: int = 0) -> np.ndarray:
-    """Returns the order of rows, uint8, in which the most begin as the row before does.
+    """Returns the order of rows, uint8, in which neighbors share the longest prefixes.
 
     Rows of a group stay together, and the `first` rows where they are.
     """
@@ -251,8 +251,8 @@ def _streams_of_sorted(integers: np.ndarray) -> list[np.ndarray]:
     """Splits a matrix of sorted rows into streams.
 
     Returns:
-        Whether a row is of another class than the one before, the classes of such rows and of the
-        columns, for each class with how many integers of the row before its rows begin, and the
+        Whether a row is of another class than the previous one, the classes of such rows and of the
+        columns, the lengths of the prefixes shared with the previous row for each class, and the
         other integers of each pair of classes.
     """
     rows = _class_of_rows(integers)
@@ -270,12 +270,12 @@ def _streams_of_sorted(integers: np.ndarray) -> list[np.ndarray]:
 
 
 def _own(shared: np.ndarray, columns: int) -> np.ndarray:
-    """Returns which integers of rows are written, by the numbers of those that are not."""
+    """Returns which integers of rows are written, by the lengths of their shared prefixes."""
     return np.arange(columns) >= shared[:, None]
 
 
 def _classes(means: np.ndarray, number: float) -> np.ndarray:
-    """Returns classes of positive numbers, so many for each power of 2."""
+    """Returns classes of positive numbers, `number` of them for each power of 2."""
     levels = np.rint(number * np.log2(means + 2**-10)).astype(int)
     return (levels - levels.min()).astype("uint8")
 

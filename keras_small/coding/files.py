@@ -375,7 +375,7 @@ def _bytes_for_names(names: Iterable[str]) -> int:
 
 
 def _bytes_for_layers(weights: int) -> int:
-    """Returns the minimum bytes of a file whose layers have so many numbers in their weights."""
+    """Returns the minimum bytes of a file by the numbers in the weights of its layers."""
     return math.ceil(weights / arrays.MOST_TIMES_LARGER)
 
 

@@ -114,6 +114,18 @@ def test_a_code_of_more_symbols_is_refused(dtype):
             arrays.decode(code, method, array.dtype, (6, 10))
 
 
+def test_a_class_without_a_table_is_refused():
+    # The coder leaves a little room for symbols of frequency 0.
+    tables = [bytes([0, 1, 200, 0]), bytes([0, 0, 200]), bytes([0, 0, 200])]
+    streams = [np.array([0, 1], "int32"), np.zeros(3, "int32"), np.zeros(3, "int32")]
+    ans = arrays.coder().stack.AnsCoder()
+    for table, stream in zip(tables[::-1], streams[::-1], strict=True):
+        ans.encode_reverse(stream, arrays._model(table[2:]))
+    code = b"".join(tables) + ans.get_compressed().astype("<u4").tobytes()
+    with pytest.raises(ValueError, match="classes without tables"):
+        arrays.decode(code, "8 last", np.dtype("uint8"), (2, 3))
+
+
 def test_tables_whose_sums_are_not_exact_are_refused():
     # The frequency of a byte 16 e + m is (16 + m) 2^(e - 1) for e > 0.
     most = bytes([13 * 16] * 4)  # 2^16 each
