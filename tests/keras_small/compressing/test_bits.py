@@ -27,8 +27,8 @@ def model():
     return model
 
 
-def error(model, **options):
-    result = compress(model, data=ROWS, verbose=0, **options)
+def error(model, goal=None, **options):
+    result = compress(model, goal, data=ROWS, verbose=0, **options)
     return error_of(model, result.model, ROWS), result.report
 
 
