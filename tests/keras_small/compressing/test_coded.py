@@ -7,7 +7,8 @@ from conformance import to_numpy
 from keras import layers
 
 from keras_small import Data, Keeping, compress
-from keras_small.coding import arrays, load_model
+from keras_small.coding import arrays
+from keras_small.coding.files import load_model
 from keras_small.formats import coded, dense
 from keras_small.goals import smaller
 from keras_small.planning import plan
