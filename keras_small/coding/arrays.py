@@ -2,9 +2,9 @@
 
 An array is split into streams of symbols. Packed integers are a matrix. If that saves bytes, its
 rows and its columns have classes, by how far their integers are from the most frequent one: two
-streams tell the classes, and the integers of each pair of classes are a stream. Of sorted rows only
-what follows the integers with which the row before begins, too, is written. Wider numbers have a
-stream for their first bytes, one for their second bytes and so on. Each stream has a table of the
+streams tell the classes, and the integers of each pair of classes are a stream. Sorted rows are
+front-coded: the prefix shared with the previous row is left out. Wider numbers have a stream for
+their first bytes, one for their second bytes and so on. Each stream has a table of the
 frequencies of its symbols, with which an entropy coder (asymmetric numeral systems, Duda et al.,
 2015) writes a symbol of frequency `p` in `-log2 p` bits. Where much repeats, as rows of a table do,
 Deflate or LZMA takes fewer bytes. Decoding gives the same bytes.
@@ -22,10 +22,11 @@ import numpy as np
 from keras_small.storage.integer_groups import pack, packed_size, unpacked_integers
 from keras_tnattn_runtime.extras import installation
 
-# No array is more times larger than its code, so that a small file cannot fill the memory.
-MOST_TIMES_LARGER = 256
-# How an array can be coded: as it is, by Deflate, by LZMA, its bytes as symbols, or integers of so
-# many bits as symbols, which are packed along the first or the last axis, or bytes of sorted rows.
+# Maximum factor between an array and its code, so that a small file cannot fill the memory.
+MAXIMUM_FACTOR = 256
+# How an array can be coded: as it is, by Deflate, by LZMA, its bytes as symbols, or its integers as
+# symbols. Integers have the bits of the method's name; they are packed along the first or the last
+# axis, or are the bytes of sorted rows.
 _ENDS = {"first": 0, "last": -1}
 _SORTED = "8 sorted"
 _PACKED = {f"{n} {end}": _ENDS[end] for n in (6, 4, 3, 2) for end in _ENDS}
@@ -33,18 +34,21 @@ _AXES = {"8 last": -1, _SORTED: -1, **_PACKED}
 METHODS = ("stored", "deflated", "lzma", "bytes", *_AXES)
 # Frequencies are rounded to parts of this, whose sums are exact in float32.
 _PARTS = 2**16
-# How many classes there may be for each power of 2; each pair of them has a table.
-_CLASSES, _SORTED_CLASSES = (2, 1, 0.5), 1
-# Classes, which take time, are tried where the code without takes at most so many times the least.
-_NEARLY = 1.2
-# Deflated by the lowest level, an array has at most so many times the bytes of the highest level.
-_DEFLATED = 1.6
-# LZMA finds what repeats from afar, but takes ten times as long as Deflate: for so many bytes.
-MOST_FOR_LZMA = 4_000_000
-# About the bytes of an array that tell which, and a number of its rows that packs integers whole.
-_SAMPLE, _ROWS = 2**20, 24
+# The numbers of classes to try for each power of 2; each pair of classes has a table.
+_CLASSES_PER_OCTAVE = (2, 1, 0.5)
+_SORTED_CLASSES_PER_OCTAVE = 1
+# Try classes (slow) only for methods within this factor of the smallest code.
+_CLASSES_WITHIN = 1.2
+# Maximum factor between an array deflated by the lowest and by the highest level.
+_DEFLATE_LEVELS_FACTOR = 1.6
+# Maximum bytes for LZMA, which finds distant repetitions, but takes ten times as long as Deflate.
+MAXIMUM_FOR_LZMA = 4_000_000
+# About the bytes of an array by which methods are compared, and a multiple of rows that packs
+# integers without a remainder.
+_TRIAL_BYTES = 2**20
+_TRIAL_ROWS = 24
 # Symbols that are decoded at once.
-_SYMBOLS = 2**20
+_SYMBOLS_AT_ONCE = 2**20
 
 
 def coder() -> Any:
@@ -63,7 +67,7 @@ def coder() -> Any:
 
 
 def encode(array: np.ndarray, methods: Collection[str] = METHODS) -> tuple[str, bytes]:
-    """Codes an array by the method that takes the fewest bytes.
+    """Codes an array by the method of minimum bytes.
 
     Args:
         array: Array of numbers.
@@ -83,24 +87,28 @@ def encode(array: np.ndarray, methods: Collection[str] = METHODS) -> tuple[str, 
     """
     raw = array.tobytes()
     codes = {"stored": raw}
-    some = (
-        array[: max(_ROWS, _SAMPLE // max(1, array[:1].nbytes) // _ROWS * _ROWS)]
-        if array.ndim
-        else array
-    )
-    sizes = {name: _size(_symbols_of(some, name)) for name in _methods(array) if name in methods}
-    names = [name for name, size in sizes.items() if size <= _NEARLY * min(sizes.values())]
+    trial = _first_rows(array)
+    sizes = {name: _size(_symbols_of(trial, name)) for name in _methods(array) if name in methods}
+    names = [name for name, size in sizes.items() if size <= _CLASSES_WITHIN * min(sizes.values())]
     found = {name: _streams(array, name) for name in names}
     method = min(found, key=lambda name: _size(found[name]), default="stored")
     if method in found and _size(found[method]) < len(raw):
         codes[method] = _encode(found[method])
     # The best level takes long for large arrays.
-    if len(zlib.compress(raw, 1)) < _DEFLATED * min(map(len, codes.values())):
+    if len(zlib.compress(raw, 1)) < _DEFLATE_LEVELS_FACTOR * min(map(len, codes.values())):
         codes["deflated"] = deflate(raw)
-    if "lzma" in methods and len(raw) <= MOST_FOR_LZMA:
+    if "lzma" in methods and len(raw) <= MAXIMUM_FOR_LZMA:
         codes["lzma"] = lzma.compress(raw, lzma.FORMAT_RAW, filters=_lzma_filters(len(raw)))
     best = min(codes, key=lambda name: len(codes[name]))
     return best, _filled_up(codes[best], len(raw))
+
+
+def _first_rows(array: np.ndarray) -> np.ndarray:
+    """Returns the first rows of an array, of about `_TRIAL_BYTES`."""
+    if not array.ndim:
+        return array
+    rows = _TRIAL_BYTES // max(1, array[:1].nbytes)
+    return array[: max(_TRIAL_ROWS, rows // _TRIAL_ROWS * _TRIAL_ROWS)]
 
 
 def deflate(raw: bytes) -> bytes:
@@ -112,7 +120,7 @@ def inflate(code: bytes | memoryview, size: int) -> bytes:
     """Returns the `size` bytes that `deflate` coded.
 
     Raises:
-        ValueError: If the code is not of so many bytes.
+        ValueError: If the code is not of `size` bytes.
     """
     try:
         raw = zlib.decompressobj().decompress(code, size + 1)
@@ -128,12 +136,12 @@ def _check_length(raw: bytes | memoryview, size: int) -> None:
 
 
 def _lzma_filters(size: int) -> list[dict[str, int]]:
-    """Returns LZMA's settings for so many bytes; its memory is bounded by theirs."""
+    """Returns LZMA's settings for `size` bytes, which bound the memory that it takes."""
     return [{"id": lzma.FILTER_LZMA1, "preset": 6, "dict_size": max(2**12, min(size, 2**24))}]
 
 
 def _filled_up(code: bytes, size: int) -> bytes:
-    return code.ljust(math.ceil(size / MOST_TIMES_LARGER), b"\0")
+    return code.ljust(math.ceil(size / MAXIMUM_FACTOR), b"\0")
 
 
 def decode(
@@ -150,7 +158,7 @@ def decode(
         [0, 1, 2]
     """
     size = math.prod(shape) * dtype.itemsize
-    if size > MOST_TIMES_LARGER * len(code):
+    if size > MAXIMUM_FACTOR * len(code):
         raise ValueError(f"{len(code)} bytes do not code {size}")
     raw: bytes | memoryview
     if method == "stored":
@@ -193,7 +201,7 @@ def entropy_bytes(symbols: np.ndarray, times: float = 1.0) -> int:
 
     Args:
         symbols: Array of whole numbers from 0 to 255.
-        times: How many times as many symbols there are, of the same frequencies. Default: 1.
+        times: The factor between the number of all symbols and of these. Defaults to 1.
 
     Example:
         >>> entropy_bytes(np.tile(np.arange(4, dtype="uint8"), 1000))  # 2 bits for each
@@ -201,18 +209,18 @@ def entropy_bytes(symbols: np.ndarray, times: float = 1.0) -> int:
     """
     counts = _counts(symbols)
     used = np.flatnonzero(counts)
-    some = counts[used]
-    bits = -(some * np.log2(some / some.sum())).sum()
+    counts = counts[used]
+    bits = -(counts * np.log2(counts / counts.sum())).sum()
     return math.ceil(times * bits / 8) + int(used[-1] - used[0]) + 3
 
 
 def _counts(symbols: np.ndarray) -> np.ndarray:
-    """Returns how often a stream has each symbol; one without any has a table of one, too."""
+    """Returns how often a stream has each symbol; an empty one counts as one symbol 0."""
     return np.bincount(symbols.ravel()) if symbols.size else np.ones(1, int)
 
 
 def streams_of(integers: np.ndarray) -> list[np.ndarray]:
-    """Splits a matrix of integers, uint8, into the streams that take the fewest bytes.
+    """Splits a matrix of integers, uint8, into the streams of minimum bytes.
 
     Returns:
         The classes of the rows, those of the columns, and the integers of each pair of classes.
@@ -223,15 +231,16 @@ def streams_of(integers: np.ndarray) -> list[np.ndarray]:
         return alike
     means = [_distances(integers).mean(axis=axis) for axis in (1, 0)]
     by_class = [
-        _split(integers, *(_classes(some, number) for some in means)) for number in _CLASSES
+        _split(integers, *(_classes(mean, number) for mean in means))
+        for number in _CLASSES_PER_OCTAVE
     ]
     return min(alike, *by_class, key=_size)
 
 
 def sorted_rows(groups: np.ndarray, integers: np.ndarray, first: int = 0) -> np.ndarray:
-    """Returns the order of rows, uint8, in which the most begin as the row before does.
+    """Returns the order of rows, uint8, in which they share prefixes with the previous rows.
 
-    Rows of a group stay together, and the `first` rows where they are.
+    Rows of a group stay together, and the `first` rows keep their places.
     """
     rows = np.column_stack([groups, _class_of_rows(integers), integers])[first:]
     order = rows.view(f"V{rows.shape[1]}").ravel().argsort(kind="stable")
@@ -239,7 +248,7 @@ def sorted_rows(groups: np.ndarray, integers: np.ndarray, first: int = 0) -> np.
 
 
 def _class_of_rows(integers: np.ndarray) -> np.ndarray:
-    return _classes(_distances(integers).mean(axis=1), _SORTED_CLASSES)
+    return _classes(_distances(integers).mean(axis=1), _SORTED_CLASSES_PER_OCTAVE)
 
 
 def _distances(integers: np.ndarray) -> np.ndarray:
@@ -251,31 +260,33 @@ def _streams_of_sorted(integers: np.ndarray) -> list[np.ndarray]:
     """Splits a matrix of sorted rows into streams.
 
     Returns:
-        Whether a row is of another class than the one before, the classes of such rows and of the
-        columns, for each class with how many integers of the row before its rows begin, and the
-        other integers of each pair of classes.
+        Whether a row is of another class than the previous one, the classes of such rows and of
+        the columns, for each class the lengths of the prefixes that its rows share with the
+        previous ones, and the other integers of each pair of classes.
     """
     rows = _class_of_rows(integers)
-    columns = _classes(_distances(integers).mean(axis=0), _SORTED_CLASSES)
+    columns = _classes(_distances(integers).mean(axis=0), _SORTED_CLASSES_PER_OCTAVE)
     begins = np.append(True, rows[1:] != rows[:-1])
     same = np.zeros((len(rows), len(columns) + 1), bool)
     same[1:, :-1] = (integers[1:] == integers[:-1]) & ~begins[1:, None]
     shared = np.minimum(same.argmin(axis=1), 255).astype("uint8")
     by_class = [(integers[rows == row], shared[rows == row]) for row in np.unique(rows)]
-    streams = [begins.astype("uint8"), rows[begins], columns, *(some for _, some in by_class)]
-    for (some, lengths), column in itertools.product(by_class, np.unique(columns)):
+    streams = [begins.astype("uint8"), rows[begins], columns]
+    streams += [lengths for _, lengths in by_class]
+    for (class_rows, lengths), column in itertools.product(by_class, np.unique(columns)):
         chosen = columns == column
-        streams.append(some[:, chosen][_own(lengths, len(columns))[:, chosen]])
+        is_written = _is_written(lengths, len(columns))
+        streams.append(class_rows[:, chosen][is_written[:, chosen]])
     return streams
 
 
-def _own(shared: np.ndarray, columns: int) -> np.ndarray:
-    """Returns which integers of rows are written, by the numbers of those that are not."""
+def _is_written(shared: np.ndarray, columns: int) -> np.ndarray:
+    """Returns which integers of rows are written, by the lengths of the shared prefixes."""
     return np.arange(columns) >= shared[:, None]
 
 
 def _classes(means: np.ndarray, number: float) -> np.ndarray:
-    """Returns classes of positive numbers, so many for each power of 2."""
+    """Returns classes of positive numbers, `number` of them for each power of 2."""
     levels = np.rint(number * np.log2(means + 2**-10)).astype(int)
     return (levels - levels.min()).astype("uint8")
 
@@ -283,8 +294,8 @@ def _classes(means: np.ndarray, number: float) -> np.ndarray:
 def _split(integers: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> list[np.ndarray]:
     streams = [rows, columns]
     for row in np.unique(rows):
-        some = integers[rows == row]
-        streams += [some[:, columns == column].ravel() for column in np.unique(columns)]
+        class_rows = integers[rows == row]
+        streams += [class_rows[:, columns == column].ravel() for column in np.unique(columns)]
     return streams
 
 
@@ -320,7 +331,8 @@ def _symbols_of(array: np.ndarray, method: str) -> list[np.ndarray]:
 
 def _encode(streams: list[np.ndarray]) -> bytes:
     """Returns tables and symbols of streams; the last symbol is written first."""
-    ans, tables = coder().stack.AnsCoder(), []
+    ans = coder().stack.AnsCoder()
+    tables = []
     for stream in streams[::-1]:
         table = _table(_counts(stream))
         ans.encode_reverse(stream.astype("int32") - table[0], _model(table[2:]))
@@ -335,14 +347,15 @@ def _decode(code: memoryview, method: str, dtype: np.dtype, shape: tuple[int, ..
         streams = [_symbols(ans, table, math.prod(shape)) for table in tables]
         _check_end(ans)
         return np.frombuffer(np.stack(streams, axis=1).tobytes(), dtype).reshape(shape)
-    bits, axis = int(method[0]), _AXES[method]
+    bits = int(method[0])
+    axis = _AXES[method]
     # Without numbers, one size alone may fill the memory.
     has_bytes = shape and 0 not in shape and dtype == "uint8"
     if not has_bytes or packed_size(shape[axis] * 8 // bits, bits) != shape[axis]:
         raise ValueError(f"Expected uint8 in {method}. Received: shape={shape}, dtype={dtype}")
     columns = shape[axis] * 8 // bits
-    rest = shape[:-1] if axis else shape[1:]
-    integers = np.zeros((math.prod(rest), columns), "uint8")
+    other_sizes = shape[:-1] if axis else shape[1:]
+    integers = np.zeros((math.prod(other_sizes), columns), "uint8")
     are_sorted = method == _SORTED
     tables, ans = _opened(code, are_sorted=are_sorted)
     begins = np.ones(len(integers), "uint8")
@@ -353,20 +366,23 @@ def _decode(code: memoryview, method: str, dtype: np.dtype, shape: tuple[int, ..
     by_column = _symbols(ans, tables.pop(0), columns)
     if not (_all_in(by_row, classes[0]) and _all_in(by_column, classes[1])):
         raise ValueError("the code has classes without tables")
-    by_row, shared = by_row[np.cumsum(begins > 0) - 1], np.zeros(len(begins), "uint8")
+    by_row = by_row[np.cumsum(begins > 0) - 1]
+    shared = np.zeros(len(begins), "uint8")
     for row in classes[0] if are_sorted else ():
-        some = by_row == row
-        shared[some] = _symbols(ans, tables.pop(0), int(np.count_nonzero(some)))
+        in_class = by_row == row
+        shared[in_class] = _symbols(ans, tables.pop(0), int(np.count_nonzero(in_class)))
     for table, (row, column) in zip(tables, itertools.product(*classes), strict=True):
-        some, others = by_row == row, by_column == column
-        block, own = integers[np.ix_(some, others)], _own(shared[some], columns)[:, others]
-        block[own] = _symbols(ans, table, int(np.count_nonzero(own)))
-        integers[np.ix_(some, others)] = block
+        in_row_class = by_row == row
+        in_column_class = by_column == column
+        block = integers[np.ix_(in_row_class, in_column_class)]
+        is_written = _is_written(shared[in_row_class], columns)[:, in_column_class]
+        block[is_written] = _symbols(ans, table, int(np.count_nonzero(is_written)))
+        integers[np.ix_(in_row_class, in_column_class)] = block
     _check_end(ans)
     for column in range(min(columns, int(shared.max(initial=0)))):
-        own = np.where(column >= shared, np.arange(len(shared)), 0)
-        integers[:, column] = integers[np.maximum.accumulate(own), column]
-    packed = pack(integers.T, bits).reshape(-1, *rest)
+        source_rows = np.where(column >= shared, np.arange(len(shared)), 0)
+        integers[:, column] = integers[np.maximum.accumulate(source_rows), column]
+    packed = pack(integers.T, bits).reshape(-1, *other_sizes)
     return np.ascontiguousarray(np.moveaxis(packed, 0, axis))
 
 
@@ -411,9 +427,10 @@ def _check_end(ans: Any) -> None:
 
 
 def _symbols(ans: Any, table: memoryview, number: int) -> np.ndarray:
-    model, stream = _model(table[2:]), np.empty(number, "uint8")
-    for start in range(0, number, _SYMBOLS):
-        stop = min(number, start + _SYMBOLS)
+    model = _model(table[2:])
+    stream = np.empty(number, "uint8")
+    for start in range(0, number, _SYMBOLS_AT_ONCE):
+        stop = min(number, start + _SYMBOLS_AT_ONCE)
         stream[start:stop] = ans.decode(model, stop - start) + table[0]
     return stream
 
@@ -429,7 +446,8 @@ def _table(counts: np.ndarray) -> bytes:
     # The coder may leave no room for a last symbol without a part.
     parts = np.maximum(counts * _PARTS // counts.sum(), counts > 0)
     exponents = np.maximum(0, np.floor(np.log2(np.maximum(parts, 1))).astype(int) - 4)
-    return bytes([used[0], len(counts) - 1, *(16 * exponents + (parts >> exponents))])
+    codes = 16 * exponents + (parts >> exponents)
+    return bytes([used[0], len(counts) - 1, *codes])
 
 
 def _model(frequencies: bytes | memoryview) -> Any:

@@ -5,8 +5,8 @@ which lists the arrays, with dtypes and shapes, and the parts in which they are 
 large array or of several small ones of a kind. The parts follow. The arrays are those of Keras' own
 format, as the layers save them; config, metadata and assets are arrays of bytes among them.
 
-What reading takes, in memory and time, is bounded by the bytes of the file. An index that promises
-more than its file may hold has zeros behind it, until the file is large enough.
+The memory and time of reading are bounded by the bytes of the file. An index that promises more
+than its file may hold is followed by zeros, until the file is large enough.
 """
 
 import collections
@@ -32,22 +32,25 @@ from keras_small.coding import arrays
 from keras_small.coding.archives import WEIGHTS, temporary_folder, writing_to
 from keras_tnattn.errors import cause_of
 
-_MAGIC, _VERSION = b"TNZ\x89", 1
+_MAGIC = b"TNZ\x89"
+_VERSION = 1
 # Magic, version, the checksum, and the bytes of the index, deflated and as text.
 _HEAD = struct.Struct("<4sI32sII")
 _CONFIG = "config.json"
-# Arrays of fewer bytes share their tables with others of their kind.
-_SMALL = 512
+# Minimum bytes of an array with tables of its own; smaller ones of a kind share theirs.
+_MINIMUM_OWN_TABLES = 512
 # Maximum bytes of index and config for each byte of the file.
-_TEXT = 16
+_TEXT_FACTOR = 16
 # Minimum bytes of the file for each part of an array's name, which becomes a group of HDF5.
-_NAME_PART = 8
-# Maximum bytes of arrays for each byte of the layers' weights (with the states of an optimizer), in
-# any file, and for each byte of the file: arrays that are no weights.
-_STATES, _MORE, _OTHERS = 4, 2**20, 16
-# No weight takes more bytes for a number.
-_NUMBER = 8
-# Booleans, integers, floats, complex numbers, and what NumPy does not know (bfloat16).
+_NAME_PART_BYTES = 8
+# Maximum bytes of arrays for each byte of the layers' weights: with the states of an optimizer.
+_STATES_FACTOR = 4
+# Bytes of arrays beyond these that any file may have, and that it may have for each of its bytes.
+_FREE_BYTES = 2**20
+_OTHERS_FACTOR = 16
+# Maximum bytes of a number of a weight.
+_NUMBER_BYTES = 8
+# Booleans, integers, floats, complex numbers, and kinds that NumPy does not know (bfloat16).
 _KINDS = "biufcV"
 
 
@@ -74,7 +77,7 @@ class _Array:
 
     @property
     def entry(self) -> list[Any]:
-        """What the index has of the array."""
+        """The entry of the array in the index."""
         entry: list[Any] = [self.name, self.dtype, self.shape]
         if self.attributes:
             entry.append(self.attributes)
@@ -84,9 +87,9 @@ class _Array:
         path = PurePosixPath(self.name)
         if path.is_absolute() or ".." in path.parts or "\\" in self.name or not path.parts:
             raise ValueError(f"Expected a relative path. Received: {self.name}")
-        whole = all(isinstance(size, int) and size >= 0 for size in self.shape)
+        valid_sizes = all(isinstance(size, int) and size >= 0 for size in self.shape)
         plain = self.type.names is None and self.type.subdtype is None
-        if self.type.kind not in _KINDS or not plain or not whole:
+        if self.type.kind not in _KINDS or not plain or not valid_sizes:
             raise ValueError(f"Expected an array of numbers. Received: {self}")
 
 
@@ -157,7 +160,7 @@ def encode_model(
     entries = [array.entry for array in listed]
     text = json.dumps({"arrays": entries, "parts": parts}, separators=(",", ":")).encode()
     index = arrays.deflate(text)
-    least = max(
+    minimum = max(
         _bytes_for_text(text),
         _bytes_for_text(files[_CONFIG]),
         _bytes_for_names(array.name for array in listed),
@@ -165,7 +168,7 @@ def encode_model(
         _bytes_for_arrays(listed, weights_of_layers),
     )
     size = _HEAD.size + len(index) + sum(map(len, codes))
-    index += bytes(max(0, least - size))
+    index += bytes(max(0, minimum - size))
     checked = b"".join([struct.pack("<II", len(index), len(text)), index, *codes])
     return struct.pack("<4sI", _MAGIC, _VERSION) + hashlib.sha256(checked).digest() + checked
 
@@ -275,7 +278,7 @@ def _bytes_of(path: str | os.PathLike | IO[bytes]) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class _File:
-    """What a file holds: its bytes, and the arrays of each part, its method, and its code."""
+    """The content of a file: its bytes, and for each part its arrays, its method, and its code."""
 
     size: int
     parts: list[tuple[list[_Array], str, memoryview]]
@@ -290,7 +293,7 @@ class _File:
         content = memoryview(data)
         if hashlib.sha256(content[40:]).digest() != digest:
             raise ValueError("which is damaged: its checksum differs")
-        if size > _TEXT * len(data):
+        if size > _TEXT_FACTOR * len(data):
             raise ValueError(f"which is too small for an index of {size:,} bytes")
         start = _HEAD.size + packed
         text = arrays.inflate(content[_HEAD.size : start], size)
@@ -307,7 +310,7 @@ class _File:
             if not group:
                 raise ValueError("whose index has a part without arrays")
             parts.append((group, method, content[start : start + length]))
-            if sum(array.size for array in group) > arrays.MOST_TIMES_LARGER * length:
+            if sum(array.size for array in group) > arrays.MAXIMUM_FACTOR * length:
                 raise ValueError(f"{length} bytes cannot be {group[0].name}")
             start += length
         if start != len(data) or next(listed, None) is not None:
@@ -342,8 +345,8 @@ class _File:
         weights = _number_of_weights(config, custom_objects, safe_mode)
         _check_size(self.size, _bytes_for_layers(weights), f"{weights:,} weights of its layers")
         held = sum(array.size for array in self.listed if array.dtype)
-        least = _bytes_for_arrays(self.listed, weights)
-        _check_size(self.size, least, f"{held:,} bytes of arrays that its layers do not need")
+        minimum = _bytes_for_arrays(self.listed, weights)
+        _check_size(self.size, minimum, f"{held:,} bytes of arrays that its layers do not need")
 
     def unpacked(self) -> dict[str, bytes]:
         """Returns the files that Keras saved, by name."""
@@ -359,33 +362,33 @@ class _File:
         return {**files, WEIGHTS: content.getvalue()}
 
 
-def _check_size(size: int, least: int, what: str) -> None:
-    """Refuses a file of fewer bytes than what it promises needs."""
-    if size < least:
-        raise ValueError(f"whose {size:,} bytes are too few for {what}: at least {least:,}")
+def _check_size(size: int, minimum: int, content: str) -> None:
+    """Refuses a file of fewer than the minimum bytes that its content accounts for."""
+    if size < minimum:
+        raise ValueError(f"whose {size:,} bytes are too few for {content}: at least {minimum:,}")
 
 
 def _bytes_for_text(text: bytes) -> int:
     """Returns the minimum bytes of a file with such JSON; each of its entries takes memory."""
     entries = sum(text.count(sign) for sign in (b",", b"[", b"{"))
-    return max(math.ceil(len(text) / _TEXT), entries)
+    return max(math.ceil(len(text) / _TEXT_FACTOR), entries)
 
 
 def _bytes_for_names(names: Iterable[str]) -> int:
     """Returns the minimum bytes of a file with arrays of such names."""
-    return _NAME_PART * sum(name.count("/") + 1 for name in names)
+    return _NAME_PART_BYTES * sum(name.count("/") + 1 for name in names)
 
 
 def _bytes_for_layers(weights: int) -> int:
-    """Returns the minimum bytes of a file whose layers have so many numbers in their weights."""
-    return math.ceil(weights / arrays.MOST_TIMES_LARGER)
+    """Returns the minimum bytes of a file whose layers have `weights` numbers."""
+    return math.ceil(weights / arrays.MAXIMUM_FACTOR)
 
 
 def _bytes_for_arrays(listed: Sequence[_Array], weights: int) -> int:
     """Returns the minimum bytes of a file with such arrays, some of which are no weights."""
     held = sum(array.size for array in listed if array.dtype)
-    others = held - _STATES * _NUMBER * weights - _MORE
-    return math.ceil(max(0, others) / _OTHERS)
+    other_bytes = held - _STATES_FACTOR * _NUMBER_BYTES * weights - _FREE_BYTES
+    return math.ceil(max(0, other_bytes) / _OTHERS_FACTOR)
 
 
 def _number_of_weights(
@@ -410,7 +413,7 @@ def _number_of_weights(
             model = keras.saving.deserialize_keras_object(fields, known, safe_mode)
         return sum(math.prod(weight.shape) for weight in model.weights)
 
-    # Keras notes in its state, which each thread has for itself, what it has not initialized yet.
+    # Keras notes uninitialized variables in a state that each thread has for itself.
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
         return thread.submit(build).result()
 
@@ -427,7 +430,7 @@ def _groups(files: Mapping[str, bytes], weights: h5py.File) -> list[list[_Array]
             return
         array = _Array(name, item.dtype.str, item.shape, dict(item.attrs))
         kind = (name.split("/")[0], name.split("/")[-1], array.dtype)
-        groups[kind if array.size < _SMALL else ("weights", name)].append(array)
+        groups[kind if array.size < _MINIMUM_OWN_TABLES else ("weights", name)].append(array)
 
     weights.visititems(add)
     return list(groups.values())
