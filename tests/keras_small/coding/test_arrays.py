@@ -1,4 +1,4 @@
-"""Codes of arrays: the same bytes again, about as few as the entropy says, of bounded size."""
+"""Coded arrays have about the bytes of their entropy, and decode to the same arrays."""
 
 import math
 
