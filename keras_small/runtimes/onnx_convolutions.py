@@ -216,7 +216,7 @@ def _convolution(
         follower, position = value.uses()[0]
         constants: list[Any] = [_constant(x) for x in follower.inputs if x not in (value, None)]
         kind = follower.op_type if follower.graph is node.graph else ""
-        operand = constants[0] if constants else None
+        operand: Any = constants[0] if constants else None
         if kind == "Squeeze" and operand is not None and min(operand) > 1:
             rank -= len(operand)
         elif kind in ("Add", "Mul") and _is_by_channel(operand, outputs, rank):

@@ -350,7 +350,7 @@ class MatrixWriter:
     def _rounded_again(self, node: Any, view: _View, bits: int, inputs: Inputs) -> ir.Value:
         """Writes `x W` with 8 bits, to which the runtime rounds integers when it loads the file.
 
-        The runtime keeps what each operation makes until all is loaded, so that there are few.
+        The runtime keeps the output of each operation until all is loaded, so that there are few.
         """
         floats = (view.numbers - view.zeros) * view.scales
         scales = np.maximum(np.abs(floats).max(axis=0), _MINIMUM_ROW_SIZE).astype(

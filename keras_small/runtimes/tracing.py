@@ -146,7 +146,7 @@ def trace(
     constants = dict(zip(arguments[count:], (value for _, value in folds), strict=False))
     ends = [x.op.name for x in [*main.inputs[: len(flat)], *main.outputs]]
     tensors = arguments[len(flat) : count]
-    by_name = main.graph.get_tensor_by_name  # what no output depends on is left out
+    by_name = main.graph.get_tensor_by_name  # none of those that no output depends on
     return Traced(
         with_constants(main.graph.as_graph_def(), constants, ends),
         arguments[: len(flat)],

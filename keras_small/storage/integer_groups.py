@@ -152,9 +152,9 @@ def quantize_groups(
             `x x^T` over the inputs of the layer. Its cost is `O(n^3 + n^2 m)`, `m` the other
             size; `O(n^2 m)` if it is factored. Default: the squared error of the matrix itself
             counts.
-        step: The scale of all groups, as a share of the root of the mean square of the matrix; what
-            few bits do not hold is clipped, and what is near a half is rounded towards 0. Default:
-            each group has a scale and a zero of its own.
+        step: The scale of all groups, as a share of the root of the mean square of the matrix;
+            numbers out of the range of `bits` are clipped, and those near a half are rounded
+            towards 0. Default: each group has a scale and a zero of its own.
         symmetric: Whether all zeros are `2^(b - 1)`, for runtimes that multiply with signed
             integers. Defaults to `False`.
 
