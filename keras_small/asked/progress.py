@@ -1,4 +1,4 @@
-"""Tells what a compression is doing: printed if asked for, and logged at level `INFO`."""
+"""Reports the progress of a compression: printed if asked for, and logged at level `INFO`."""
 
 import contextlib
 import contextvars

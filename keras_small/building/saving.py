@@ -87,7 +87,7 @@ def _content(model: keras.Model, suffix: str) -> bytes:
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name in sorted(files):
-            small = len(files[name]) <= coding.arrays.MOST_FOR_LZMA
+            small = len(files[name]) <= coding.arrays.MAXIMUM_FOR_LZMA
             kind = zipfile.ZIP_LZMA if name == WEIGHTS and small else None
             archive.writestr(name, files[name], kind)
     return content.getvalue()

@@ -1,4 +1,4 @@
-"""Saves models by way of the memory: HDF5 that fails to write a file ends the process later."""
+"""Saves models in memory first, because HDF5 that fails to write a file ends the process later."""
 
 import contextlib
 import io

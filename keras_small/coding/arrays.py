@@ -23,7 +23,7 @@ from keras_small.storage.integer_groups import pack, packed_size, unpacked_integ
 from keras_tnattn_runtime.extras import installation
 
 # Maximum bytes of an array for each byte of its code, so that a small file cannot fill the memory.
-MOST_TIMES_LARGER = 256
+MAXIMUM_FACTOR = 256
 # How an array can be coded: as it is, by Deflate, by LZMA, its bytes as symbols, b-bit integers as
 # symbols, which are packed along the first or the last axis, or front-coded bytes of sorted rows.
 _ENDS = {"first": 0, "last": -1}
@@ -36,11 +36,11 @@ _PARTS = 2**16
 # Classes for each power of 2; each pair of them has a table.
 _CLASSES, _SORTED_CLASSES = (2, 1, 0.5), 1
 # Try classes (slow) only within this factor of the smallest code.
-_NEARLY = 1.2
+_CLASSES_WITHIN = 1.2
 # Maximum bytes at Deflate's lowest level for each byte at its highest level.
-_DEFLATED = 1.6
+_DEFLATE_LEVELS_FACTOR = 1.6
 # Maximum bytes for LZMA, which finds what repeats from afar, but is ten times slower than Deflate.
-MOST_FOR_LZMA = 4_000_000
+MAXIMUM_FOR_LZMA = 4_000_000
 # Bytes of the sample that chooses the method, and a multiple of its rows that packs integers whole.
 _SAMPLE, _ROWS = 2**20, 24
 # Symbols that are decoded at once.
@@ -89,15 +89,15 @@ def encode(array: np.ndarray, methods: Collection[str] = METHODS) -> tuple[str, 
         else array
     )
     sizes = {name: _size(_symbols_of(some, name)) for name in _methods(array) if name in methods}
-    names = [name for name, size in sizes.items() if size <= _NEARLY * min(sizes.values())]
+    names = [name for name, size in sizes.items() if size <= _CLASSES_WITHIN * min(sizes.values())]
     found = {name: _streams(array, name) for name in names}
     method = min(found, key=lambda name: _size(found[name]), default="stored")
     if method in found and _size(found[method]) < len(raw):
         codes[method] = _encode(found[method])
     # The best level takes long for large arrays.
-    if len(zlib.compress(raw, 1)) < _DEFLATED * min(map(len, codes.values())):
+    if len(zlib.compress(raw, 1)) < _DEFLATE_LEVELS_FACTOR * min(map(len, codes.values())):
         codes["deflated"] = deflate(raw)
-    if "lzma" in methods and len(raw) <= MOST_FOR_LZMA:
+    if "lzma" in methods and len(raw) <= MAXIMUM_FOR_LZMA:
         codes["lzma"] = lzma.compress(raw, lzma.FORMAT_RAW, filters=_lzma_filters(len(raw)))
     best = min(codes, key=lambda name: len(codes[name]))
     return best, _filled_up(codes[best], len(raw))
@@ -133,7 +133,7 @@ def _lzma_filters(size: int) -> list[dict[str, int]]:
 
 
 def _filled_up(code: bytes, size: int) -> bytes:
-    return code.ljust(math.ceil(size / MOST_TIMES_LARGER), b"\0")
+    return code.ljust(math.ceil(size / MAXIMUM_FACTOR), b"\0")
 
 
 def decode(
@@ -150,7 +150,7 @@ def decode(
         [0, 1, 2]
     """
     size = math.prod(shape) * dtype.itemsize
-    if size > MOST_TIMES_LARGER * len(code):
+    if size > MAXIMUM_FACTOR * len(code):
         raise ValueError(f"{len(code)} bytes do not code {size}")
     raw: bytes | memoryview
     if method == "stored":

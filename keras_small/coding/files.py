@@ -306,7 +306,7 @@ class _File:
             if not group:
                 raise ValueError("whose index has a part without arrays")
             parts.append((group, method, content[start : start + length]))
-            if sum(array.size for array in group) > arrays.MOST_TIMES_LARGER * length:
+            if sum(array.size for array in group) > arrays.MAXIMUM_FACTOR * length:
                 raise ValueError(f"{length} bytes cannot be {group[0].name}")
             start += length
         if start != len(data) or next(listed, None) is not None:
@@ -376,7 +376,7 @@ def _bytes_for_names(names: Iterable[str]) -> int:
 
 def _bytes_for_layers(weights: int) -> int:
     """Returns the minimum bytes of a file by the numbers in the weights of its layers."""
-    return math.ceil(weights / arrays.MOST_TIMES_LARGER)
+    return math.ceil(weights / arrays.MAXIMUM_FACTOR)
 
 
 def _bytes_for_arrays(listed: Sequence[_Array], weights: int) -> int:

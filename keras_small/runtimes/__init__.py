@@ -1,7 +1,7 @@
 """Files of Keras models for other runtimes: ONNX, LiteRT, OpenVINO and SavedModels.
 
-`keras_small.export` writes them. `file_costs` measures what a file costs where it runs,
-`file_outputs` runs it, and `file_sizes` counts its bytes.
+`keras_small.export` writes them. `file_costs` measures a file in its runtime, `file_outputs` runs
+it, and `file_sizes` counts its bytes.
 """
 
 from keras_small.runtimes.exporting import file_sizes

@@ -1,4 +1,4 @@
-"""What a file computes: a function of tensors and of the variables of a model."""
+"""Computations of files: functions of tensors and of the variables of a model."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from keras_small.survey.inventory import places
 
 @dataclasses.dataclass(frozen=True)
 class Computation:
-    """What a file computes.
+    """The computation of a file.
 
     Attributes:
         model: The model whose variables and layers the function uses.
@@ -23,7 +23,7 @@ class Computation:
         specs: The `keras.InputSpec`s of its argument.
         examples: Arguments with which a file is checked.
         data: Arguments of which ranges of numbers are chosen.
-        layer_names: What reports call the layers of the model, by their `id`.
+        layer_names: The names in reports of the layers of the model, by their `id`.
     """
 
     model: keras.Model

@@ -1,4 +1,4 @@
-"""What a model takes: the specs of its inputs, and examples of them."""
+"""The inputs of a model: their specs, and examples of them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ import numpy as np
 from keras_small.survey.graph_names import flat_layers
 from keras_tnattn.typing import Tensors
 
-_OF_WORDS = (
+_WORD_LAYERS = (
     keras.layers.StringLookup,
     keras.layers.IntegerLookup,
     keras.layers.TextVectorization,
@@ -40,13 +40,17 @@ def specs_of(
     specs = []
     for (path, array), tensor in zip(pairs, symbolic, strict=True):
         shape = tuple(np.shape(array))
-        name, dtype = "_".join(map(str, path)) or "inputs", np.asarray(array).dtype.name
+        name = "_".join(map(str, path)) or "inputs"
+        dtype = np.asarray(array).dtype.name
         if tensor is not None:
-            name, dtype = tensor.name, tensor.dtype
+            name = tensor.name
+            dtype = tensor.dtype
         if not fixed:
-            ids = len(shape) == 2 and np.asarray(array).dtype.kind in "iu"
-            free = (None,) if ids else shape[1:]
-            shape = (None, *(free if tensor is None else tensor.shape[1:]))
+            are_ids = len(shape) == 2 and np.asarray(array).dtype.kind in "iu"
+            sizes = (None,) if are_ids else shape[1:]
+            if tensor is not None:
+                sizes = tensor.shape[1:]
+            shape = (None, *sizes)
         if length is not None:
             shape = (shape[0], length, *shape[2:])
         specs.append(keras.InputSpec(dtype=dtype, shape=shape, name=name))
@@ -98,7 +102,7 @@ def check_numeric(model: keras.Model, example: Any) -> None:
     )
     texts = [x for x in operations if _needs_words(x)]
     names = [x.name for x in texts] or [
-        x.name for x in flat_layers(model) if isinstance(x, _OF_WORDS)
+        x.name for x in flat_layers(model) if isinstance(x, _WORD_LAYERS)
     ]
     kinds = {np.asarray(x).dtype.kind for x in keras.tree.flatten(example)}
     if not names and not kinds & set("OSU"):
@@ -122,7 +126,7 @@ def check_numeric(model: keras.Model, example: Any) -> None:
 def _needs_words(operation: Any) -> bool:
     """Whether an operation reads or makes strings, or looks something up in a table of words."""
     layers = flat_layers(operation) if isinstance(operation, keras.layers.Layer) else ()
-    if any(isinstance(x, _OF_WORDS) for x in layers):
+    if any(isinstance(x, _WORD_LAYERS) for x in layers):
         return True
     kinds = ("input", "output")
     return not _is_input(operation) and any(_has_strings(operation, kind) for kind in kinds)
@@ -148,13 +152,13 @@ def examples_of(model: keras.Model, example: Tensors) -> list[Any]:
     """Returns the example, and one of other sizes where the sizes are free."""
     specs = keras.tree.flatten(specs_of(model, example))
     arrays = keras.tree.flatten(example)
-    other = []
+    larger = []
     for spec, array in zip(specs, arrays, strict=True):
         array = np.concatenate([array, array[:1]])
         if len(spec.shape) > 1 and spec.shape[1] is None:
             array = np.concatenate([array, array[:, -1:]], axis=1)
-        other.append(array)
-    second = keras.tree.pack_sequence_as(example, other)
+        larger.append(array)
+    second = keras.tree.pack_sequence_as(example, larger)
     try:
         model(second, training=False)
     except Exception:  # a model of one size, which raises errors of any class

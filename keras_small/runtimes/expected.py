@@ -11,7 +11,7 @@ from keras_small.survey.graph_names import flat_layers
 
 # The outputs of a file for each example.
 Outputs = Sequence[Sequence[np.ndarray]]
-_FEWEST_ROWS = 8  # that prove something of the errors of rows
+_MINIMUM_ERROR_ROWS = 8  # from which the errors of rows are estimated
 _EPSILONS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
@@ -19,9 +19,9 @@ class Expected:
     """The outputs that a file should have.
 
     Args:
-        function: What the file was written from.
+        function: The function that the file was written from.
         examples: Its arguments.
-        resolution: By which share of one more than the largest number the others may differ.
+        resolution: Maximum difference of a number, as a share of one more than the largest number.
             Defaults to 1e-4.
 
     Attributes:
@@ -42,7 +42,8 @@ class Expected:
         """Raises a `ValueError` if the outputs of a file differ from these."""
         for array, output in self._pairs(outputs):
             if array.dtype.kind in "OS":
-                output, array = output == array, array == array
+                output = output == array
+                array = np.ones(array.shape, bool)
             array, output = _without_infinities(array, output)
             if output.shape != array.shape:
                 raise ValueError(
@@ -63,23 +64,23 @@ class Expected:
             if any(x.shape != y.shape for x, y in pairs):
                 return float("inf")
             sides = (np.concatenate([x.ravel() for x in side]) for side in zip(*pairs, strict=True))
-            whole, other = _without_infinities(*sides)
-            errors.append(np.linalg.norm(other - whole) / (np.linalg.norm(whole) or 1.0))
+            expected, actual = _without_infinities(*sides)
+            errors.append(np.linalg.norm(actual - expected) / (np.linalg.norm(expected) or 1.0))
         return float(np.max(errors))
 
     def row_error(self, outputs: Outputs) -> float:
         """Returns the root mean square of the relative errors of rows, of the worst output.
 
-        It is infinite if an output has fewer than 8 rows that are not 0, which prove nothing.
+        It is infinite if an output has fewer than 8 rows that are not 0, too few for an estimate.
         """
         errors = [0.0]
         for array, output in self._pairs(outputs):
-            rows, others = (_rows(x) for x in _without_infinities(array, output))
-            sizes = np.linalg.norm(rows, axis=1)
+            expected, actual = (_rows(x) for x in _without_infinities(array, output))
+            sizes = np.linalg.norm(expected, axis=1)
             counts = sizes > 0
-            if np.count_nonzero(counts) < _FEWEST_ROWS:
+            if np.count_nonzero(counts) < _MINIMUM_ERROR_ROWS:
                 return float("inf")
-            shares = np.linalg.norm(others - rows, axis=1)[counts] / sizes[counts]
+            shares = np.linalg.norm(actual - expected, axis=1)[counts] / sizes[counts]
             errors.append(np.sqrt(np.mean(shares**2)))
         return float(np.max(errors))
 
@@ -106,25 +107,27 @@ def _rows(array: np.ndarray) -> np.ndarray:
 
 def _without_infinities(array: np.ndarray, output: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns both in float64, with 0 for infinities that both have, as of masked classes."""
-    array, output = array.astype("float64"), output.astype("float64")
+    array = array.astype("float64")
+    output = output.astype("float64")
     if array.shape == output.shape:
         same = np.isinf(array) & (array == output)
-        array, output = np.where(same, 0, array), np.where(same, 0, output)
+        array = np.where(same, 0, array)
+        output = np.where(same, 0, output)
     return array, output
 
 
 def resolution_of(model: keras.Model) -> float:
-    """Returns by which share the outputs of a model may differ when it is computed otherwise."""
+    """Returns the maximum share by which outputs may differ when a model is computed otherwise."""
     dtypes = {layer.compute_dtype for layer in flat_layers(model)}
     return 8 * max(2.0**-16, *(_EPSILONS.get(dtype, 0) for dtype in dtypes))
 
 
-def fewest_exact(
+def minimum_exact(
     names: Sequence[str], error_of: Callable[[frozenset[str]], float], bound: float
 ) -> frozenset[str]:
-    """Returns which products have to be exact so that the error of a file is within a bound.
+    """Returns the minimum set of exact products with which the error of a file is within a bound.
 
-    As few as possible are, those with the largest errors first, and all if fewer are not enough.
+    Those with the largest errors become exact first, and all if fewer are not enough.
 
     Args:
         names: The names of all products that can be inexact.
@@ -136,9 +139,9 @@ def fewest_exact(
     alone = {name: error_of(frozenset(names) - {name}) for name in names}
     by_error = sorted(alone, key=alone.__getitem__, reverse=True)
     for count in range(1, len(by_error)):
-        rest = [alone[name] for name in by_error[count:]]
+        remaining_errors = [alone[name] for name in by_error[count:]]
         exact = frozenset(by_error[:count])
         # Errors of different products hardly depend on each other.
-        if math.hypot(*rest) <= bound and error_of(exact) <= bound:
+        if math.hypot(*remaining_errors) <= bound and error_of(exact) <= bound:
             return exact
     return frozenset(names)

@@ -19,10 +19,10 @@ from keras_tnattn.errors import cause_of
 from keras_tnattn.export.partial import partial_folder
 from keras_tnattn.typing import Tensors
 
-# A file is larger than its model if it has this many times the bytes of the weights, and so many
-# more, which operations and names take.
-_LARGER = 1.25
-_MORE_BYTES = 20_000
+# A file counts as larger than its model beyond this factor of the bytes of the weights, plus the
+# bytes of operations and names.
+_SIZE_FACTOR = 1.25
+_GRAPH_BYTES = 20_000
 
 
 def export(
@@ -118,7 +118,8 @@ def write_file(
             convolutions compute with floats, and products round each row with its own scale.
 
     Returns:
-        What the file has in place of matrices of integers, and why, by the paths of their layers.
+        The changed forms of matrices of integers in the file, and why, by the paths of their
+        layers.
     """
     path = Path(path)
     form = form_of(path)
@@ -158,10 +159,11 @@ def write_computation(
 
 
 def size_note(model: keras.Model, path: str | os.PathLike) -> str:
-    """Says that a file is larger than its small model, and what helps; empty if it is not."""
+    """Says that a file is larger than its small model, and the way out; empty if it is not."""
     is_small = any(stored_matrices(layer) for layer in flat_layers(model))
-    stored, written = byte_count(model), sum(file_sizes(path).values())
-    if not is_small or written <= _LARGER * stored + _MORE_BYTES:
+    stored = byte_count(model)
+    written = sum(file_sizes(path).values())
+    if not is_small or written <= _SIZE_FACTOR * stored + _GRAPH_BYTES:
         return ""
     runtime = form_of(Path(path)).runtime
     return (
@@ -172,7 +174,7 @@ def size_note(model: keras.Model, path: str | os.PathLike) -> str:
 
 
 def file_sizes(path: str | os.PathLike) -> dict[str, int]:
-    """Returns the bytes of what an export wrote, by file: of a folder, of all files in it.
+    """Returns the bytes of each file that an export wrote; of a folder, of all files in it.
 
     Args:
         path: The file or the folder. With an `.xml` file goes its `.bin` file.
@@ -199,12 +201,12 @@ def _explained(model: keras.Model) -> Iterator[None]:
     except OSError:
         raise
     except Exception as error:
-        wide = [x.name for x in flat_layers(model) if x.compute_dtype == "float64"]
-        if not wide:
+        in_float64 = [x.name for x in flat_layers(model) if x.compute_dtype == "float64"]
+        if not in_float64:
             raise
         raise ValueError(
             f"Expected float32, as runtimes lack operations of float64: build the model anew with "
-            f"dtype='float32', and set its weights. Received: {wide[-1]} of float64 "
+            f"dtype='float32', and set its weights. Received: {in_float64[-1]} of float64 "
             f"({cause_of(error)})"
         ) from error
 
@@ -238,16 +240,16 @@ def _new_files(path: Path, form: Form) -> Iterator[Path]:
 
 
 def _way_out(cause: str, form: Form) -> str:
-    """Returns what to try after an export failed, as the end of an error."""
+    """Returns the advice after an export failed, as the end of an error."""
     if "valid root scope name" in cause:  # of a variable, which has its name for good
         return (
             ". Name layers by letters, digits and underscores, a letter first, or write another "
             "kind of file"
         )
     if "crashed" in cause:
-        others = [suffix or "a SavedModel" for suffix, x in FORMS.items() if x is not form]
+        kinds = [suffix or "a SavedModel" for suffix, x in FORMS.items() if x is not form]
         return (
-            f". Write another kind of file ({', '.join(others)}), or export "
+            f". Write another kind of file ({', '.join(kinds)}), or export "
             "keras.Model(model.inputs, model.get_layer(NAME).output) to find the layer"
         )
     hints = {"jax": "Fix the length with length=, or load", "torch": "Load"}

@@ -1,4 +1,4 @@
-"""What a file costs where it runs: bytes, memory and time, and how far its outputs are off."""
+"""Measures files in their runtimes: bytes, memory and time, and the error of their outputs."""
 
 import dataclasses
 import json
@@ -23,7 +23,7 @@ from keras_tnattn_runtime.running import RUNNERS
 
 @dataclasses.dataclass(frozen=True)
 class FileCosts:
-    """What a file costs.
+    """The costs of a file in its runtime.
 
     Attributes:
         path: The file.
@@ -33,8 +33,8 @@ class FileCosts:
         error: Relative error of its outputs, compared with those of the model.
         agreement: The share of the outputs whose largest number is at the same place as the
             model's; `None` if they have one number.
-        changes: What the file has in place of matrices of integers, and why, by the paths of their
-            layers.
+        changes: The changed forms of matrices of integers in the file, and why, by the paths of
+            their layers.
 
     Example:
         >>> costs = FileCosts("small.onnx", 1200, 30_000, 12.0, 40.0, error=0.0, agreement=1.0)

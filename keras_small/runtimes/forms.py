@@ -18,12 +18,12 @@ class Form:
     """A form of files.
 
     Attributes:
-        name: What users call it.
+        name: The name that users know.
         runtime: The runtime of `compress(for_runtime=...)` that has its formats.
         packages: The packages that writing and trying a file needs.
         writers: The modules of `keras_small.runtimes` with a function `write`, by backend. Keras
             offers more, but their tools cannot be installed, or they silently fix the length.
-        max_error: The default bound of the relative error that products with integers may cause.
+        max_error: The default maximum relative error that products with integers may cause.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Form:
     max_error: float = 0.0
 
     def writer(self) -> Callable[[Any, Path, float], dict[str, str]]:
-        """Returns what writes the file of a computation on this backend, within an error."""
+        """Returns the function that writes the file of a computation on this backend."""
         module = self.writers[keras.backend.backend()]
         return importlib.import_module(f"keras_small.runtimes.{module}").write
 

@@ -14,17 +14,17 @@ import keras
 import numpy as np
 
 from keras_small.runtimes.computation import Computation
-from keras_small.runtimes.expected import Expected, fewest_exact
+from keras_small.runtimes.expected import Expected, minimum_exact
 from keras_small.runtimes.litert_kernels import Filter, change_of, content_key, filter_of
 from keras_small.runtimes.recurrent import loops_without_lists
 from keras_small.runtimes.tracing import Traced, as_function, quiet, with_constants
 from keras_small.runtimes.trials import outputs_of
 from keras_small.storage.stand_ins import StoredMatrix
 
-# What LiteRT has no kernels for, and what is computed in place of it.
+# The dtypes that LiteRT has no kernels for, and those that take their place.
 WIDENED = {"float16": "float32", "uint16": "int32", "uint32": "int32", "bool": "bool"}
-# Smaller constants stay as they are: what describes them takes about as many bytes.
-_FEW = 256
+# Minimum bytes of a constant to narrow: the description of a smaller one takes about as many.
+_LITERT_MINIMUM_BYTES = 256
 ZERO = "zero"  # an input of the converted graph, so that the converter does not know its value
 _AFTER_PRODUCTS = ("Add", "AddV2", "BiasAdd", "Relu", "Relu6", "Maximum", "Minimum")
 
@@ -36,7 +36,7 @@ def stored_bytes(array: np.ndarray) -> int:
         >>> stored_bytes(np.ones((100, 30), "float32"))
         6000
     """
-    return array.nbytes if array.nbytes < _FEW else _narrowest(array).nbytes
+    return array.nbytes if array.nbytes < _LITERT_MINIMUM_BYTES else _narrowest(array).nbytes
 
 
 def _narrowest(array: np.ndarray) -> np.ndarray:
@@ -57,12 +57,12 @@ def write(wanted: Computation, path: Path, max_error: float) -> dict[str, str]:
     others is within its bound.
 
     Args:
-        wanted: What the file computes.
+        wanted: The computation of the file.
         path: The file.
         max_error: The relative error of the outputs that products with integers may cause.
 
     Returns:
-        What the file has in place of matrices of integers, and why, by their names.
+        The changed forms of matrices of integers in the file, and why, by their names.
     """
     restored: dict[int, str] = {}
     while True:
@@ -85,7 +85,7 @@ def write(wanted: Computation, path: Path, max_error: float) -> dict[str, str]:
             content = converted.file(exact).content
             return expected.error(outputs_of(content, expected.examples, ".tflite"))
 
-        spoiling = fewest_exact(list(graph.matrices), error_of, max_error)
+        spoiling = minimum_exact(list(graph.matrices), error_of, max_error)
         if not spoiling:
             path.write_bytes(file.content)
             return graph.restored | change_of(graph.matrices, graph.matrix_names)
@@ -103,7 +103,7 @@ def _traced(
     """Returns a graph, and the examples for its file.
 
     Args:
-        wanted: What the graph computes.
+        wanted: The computation of the graph.
         restored: Why matrices are restored, by what they contain.
         max_error: The bound of the error; with 0 all matrices are restored.
     """
@@ -150,7 +150,7 @@ class LitertGraph:
         names = [name.partition(":")[0] for name in ends]
         graph = _convertible(with_constants(traced.graph, floats, names))
         self._arguments = [*traced.inputs, *traced.computed, f"{ZERO}:0"]
-        # As bytes, because each file changes what it is made from.
+        # As bytes, because each file changes its source.
         self._main = _convert(graph, self._arguments, traced.outputs)
         self._once = b""
         if traced.computed:
@@ -238,12 +238,15 @@ def _new_axes(node: Any, nodes: dict[str, Any]) -> list[int]:
     if strides.op != "Const" or node.attr["shrink_axis_mask"].i:
         return []
     count = tf.make_ndarray(strides.attr["value"].tensor).size
-    added, rest = (node.attr[f"{name}_mask"].i for name in ("new_axis", "ellipsis"))
+    added = node.attr["new_axis_mask"].i
+    ellipsis = node.attr["ellipsis_mask"].i
     everything = 2**count - 1
-    if any((node.attr[name].i | added | rest) != everything for name in ("begin_mask", "end_mask")):
+    if any(
+        (node.attr[name].i | added | ellipsis) != everything for name in ("begin_mask", "end_mask")
+    ):
         return []
     # Axes after an ellipsis are counted from the end, and added from the last one on.
-    before = rest.bit_length() - 1 if rest else count
+    before = ellipsis.bit_length() - 1 if ellipsis else count
     axes = [axis for axis in range(before) if added >> axis & 1]
     return axes + [axis - count for axis in reversed(range(before, count)) if added >> axis & 1]
 
@@ -267,7 +270,8 @@ class _Edit:
     """Changes a file that TensorFlow's converter wrote."""
 
     def __init__(self, schema: Any, file: Any) -> None:
-        self._schema, self._file = schema, file
+        self._schema = schema
+        self._file = file
 
     def bind(self, graph: Any, position: int, value: np.ndarray) -> None:
         """Makes an input a constant."""
@@ -276,7 +280,8 @@ class _Edit:
 
     def multiply(self, graph: Any, filters: Mapping[str, Filter | None]) -> set[str]:
         """Lets products read filters of integers; returns the names of those that none reads."""
-        operators, unread = self._schema.BuiltinOperator, set(filters)
+        operators = self._schema.BuiltinOperator
+        unread = set(filters)
         readers: dict[int, set[int]] = {}
         for operator in graph.operators:
             kind = self._file.operatorCodes[operator.opcodeIndex].builtinCode
@@ -312,15 +317,18 @@ class _Edit:
         kind = self._schema.TensorType.INT4 if form.bits == 4 else self._schema.TensorType.INT8
         parameters = self._schema.QuantizationParametersT()
         if scales.shape[1] == 1:
-            parameters.scale, parameters.zeroPoint = scales[:, 0], np.zeros(len(scales), "int64")
+            parameters.scale = scales[:, 0]
+            parameters.zeroPoint = np.zeros(len(scales), "int64")
         else:
             details = parameters.details = self._schema.BlockwiseQuantizationT()
             parameters.detailsType = self._schema.QuantizationDetails.BlockwiseQuantization
             half = self._schema.TensorType.FLOAT16
             details.scales = self._tensor(graph, half, scales.shape, scales.astype("float16"))
-            details.zeroPoints, details.blockSize = -1, numbers.shape[1] // scales.shape[1]
+            details.zeroPoints = -1
+            details.blockSize = numbers.shape[1] // scales.shape[1]
         tensor = graph.tensors[position]
-        tensor.type, tensor.quantization = kind, parameters
+        tensor.type = kind
+        tensor.quantization = parameters
         tensor.buffer = self._buffer(_pack_halves(numbers) if form.bits == 4 else numbers)
 
     def narrow(self, graph: Any) -> None:
@@ -339,23 +347,30 @@ class _Edit:
             source = self._tensor(graph, kind, array.shape, narrow)
             graph.tensors[position].buffer = 0
             if array.dtype == np.int32:
-                types = {"inDataType": kind, "outDataType": graph.tensors[position].type}
-                first.append(self._operator("CAST", [source], [position], **types))
+                cast = self._operator(
+                    "CAST",
+                    [source],
+                    [position],
+                    inDataType=kind,
+                    outDataType=graph.tensors[position].type,
+                )
+                first.append(cast)
             else:
                 first.append(self._operator("DEQUANTIZE", [source], [position]))
         graph.operators = [*first, *graph.operators]
 
-    def compute_once(self, other: Any, weights: list[np.ndarray], positions: list[int]) -> None:
+    def compute_once(self, file: Any, weights: list[np.ndarray], positions: list[int]) -> None:
         """Adds the graph of a file, which computes tensors of the main one before the first call.
 
         The weights become constants for its inputs; its outputs are at the positions there.
         """
-        main, once = self._file.subgraphs[0], other.subgraphs[0]
+        main = self._file.subgraphs[0]
+        once = file.subgraphs[0]
         for tensor in once.tensors:
-            data = other.buffers[tensor.buffer].data
+            data = file.buffers[tensor.buffer].data
             tensor.buffer = 0 if data is None else self._buffer(np.asarray(data))
         for operator in once.operators:
-            operator.opcodeIndex = self._code_like(other.operatorCodes[operator.opcodeIndex])
+            operator.opcodeIndex = self._code_like(file.operatorCodes[operator.opcodeIndex])
         for position, value in zip(once.inputs, weights, strict=True):
             self.bind(once, int(position), value)
         operators = [
@@ -366,14 +381,15 @@ class _Edit:
             once.operators += [write, self._operator("ASSIGN_VARIABLE", [write.outputs[0], source])]
             operators += [read, self._operator("READ_VARIABLE", read.outputs, [position])]
         main.operators = [*operators, *main.operators]
-        once.inputs, once.outputs = (np.array([], "int32") for _ in range(2))
+        once.inputs = np.array([], "int32")
+        once.outputs = np.array([], "int32")
         once.name = b"once"
         self._file.subgraphs.append(once)
 
     def finish(self, inputs: dict[str, int], outputs: dict[str, int], is_float: bool) -> None:
-        """Drops what tells how the file was made; the tensors of a model of floats are numbered.
+        """Drops the traces of the conversion; the tensors of a model of floats are numbered.
 
-        What quantizes such files needs their names.
+        Tools that quantize such files need their names.
         """
         for graph in self._file.subgraphs:
             for n, tensor in enumerate(graph.tensors):
@@ -385,15 +401,18 @@ class _Edit:
                     tensor.shapeSignature = None
         signature = self._schema.SignatureDefT()
         signature.signatureKey = b"serving_default"
-        signature.inputs, signature.outputs = self._maps(inputs), self._maps(outputs)
+        signature.inputs = self._maps(inputs)
+        signature.outputs = self._maps(outputs)
         self._file.signatureDefs = [signature]
-        self._file.metadata, self._file.metadataBuffer = [], None
+        self._file.metadata = []
+        self._file.metadataBuffer = None
         self._file.description = b""
         self._drop_buffers()
 
     def _drop_buffers(self) -> None:
         """Keeps the first buffer, which is empty, and one of each content that a tensor has."""
-        buffers, places = self._file.buffers[:1], {b"": 0}
+        buffers = self._file.buffers[:1]
+        places = {b"": 0}
         for tensor in (x for graph in self._file.subgraphs for x in graph.tensors):
             data = self._file.buffers[tensor.buffer].data
             content = b"" if data is None else bytes(data)
@@ -407,7 +426,8 @@ class _Edit:
         maps = []
         for name, position in positions.items():
             entry = self._schema.TensorMapT()
-            entry.name, entry.tensorIndex = name.encode(), position
+            entry.name = name.encode()
+            entry.tensorIndex = position
             self._file.subgraphs[0].tensors[position].name = name.encode()
             maps.append(entry)
         return maps
@@ -417,7 +437,7 @@ class _Edit:
         types = self._schema.TensorType
         dtype = {types.FLOAT32: "float32", types.INT32: "int32"}.get(tensor.type)
         data = self._file.buffers[tensor.buffer].data
-        if data is None or dtype is None or len(data) < _FEW:
+        if data is None or dtype is None or len(data) < _LITERT_MINIMUM_BYTES:
             return None
         return np.frombuffer(bytes(data), dtype).reshape(tensor.shape)
 
@@ -429,7 +449,9 @@ class _Edit:
 
     def _tensor(self, graph: Any, kind: int, shape: Any, data: np.ndarray | None = None) -> int:
         tensor = self._schema.TensorT()
-        tensor.shape, tensor.type, tensor.hasRank = np.array(shape, "int32"), kind, True
+        tensor.shape = np.array(shape, "int32")
+        tensor.type = kind
+        tensor.hasRank = True
         tensor.buffer = 0 if data is None else self._buffer(data)
         graph.tensors.append(tensor)
         return len(graph.tensors) - 1
@@ -442,12 +464,14 @@ class _Edit:
     def _operator(
         self, name: str, inputs: Sequence[int], outputs: Sequence[int] = (), **options: Any
     ) -> Any:
-        operator, code = self._schema.OperatorT(), self._schema.OperatorCodeT()
+        code = self._schema.OperatorCodeT()
         code.builtinCode = getattr(self._schema.BuiltinOperator, name)
         code.deprecatedBuiltinCode = min(code.builtinCode, 127)
         code.version = {"CAST": 6, "DEQUANTIZE": 6}.get(name, 1)
+        operator = self._schema.OperatorT()
         operator.opcodeIndex = self._code_like(code)
-        operator.inputs, operator.outputs = (np.array(x, "int32") for x in (inputs, outputs))
+        operator.inputs = np.array(inputs, "int32")
+        operator.outputs = np.array(outputs, "int32")
         kind = "".join(word.capitalize() for word in name.split("_")) + "Options"
         operator.builtinOptionsType = getattr(self._schema.BuiltinOptions, kind)
         operator.builtinOptions = getattr(self._schema, f"{kind}T")()

@@ -13,8 +13,8 @@ import numpy as np
 
 from keras_small.storage.stand_ins import StoredMatrix
 
-_BLOCKS = (32, 64, 128, 256)
-_EXACT = 1e-6  # the relative error up to which integers are the same
+_FILTER_BLOCK_SIZES = (32, 64, 128, 256)
+_EQUAL_WITHIN = 1e-6  # the maximum relative error of integers that count as the same
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Filter:
         return float(error / (np.linalg.norm(self.values) or 1.0))
 
     def factors(self, array: np.ndarray) -> np.ndarray | None:
-        """Returns by what each unit was multiplied, by a normalization, to become an array.
+        """Returns the factor of each unit by which a normalization made an array of these floats.
 
         It is `None` if the array is something else.
         """
@@ -67,8 +67,11 @@ def filter_of(matrix: StoredMatrix) -> Filter | None:
     if matrix.axis != 0:
         return None
     floats = matrix.values().transpose(matrix.order).reshape(matrix.numbers.shape).T
-    groups, inputs = len(matrix.scales), floats.shape[1]
-    blocks = groups == 1 or (matrix.group_size in _BLOCKS and inputs == groups * matrix.group_size)
+    groups = len(matrix.scales)
+    inputs = floats.shape[1]
+    blocks = groups == 1 or (
+        matrix.group_size in _FILTER_BLOCK_SIZES and inputs == groups * matrix.group_size
+    )
     without_zeros = (matrix.zeros == 2 ** (matrix.bits - 1)).all()
     numbers = matrix.numbers.astype("int16").T - 2 ** (matrix.bits - 1)
     of_8_bits = matrix.bits > 4 or len(matrix.shape) > 3
@@ -88,13 +91,13 @@ def change_of(
 
     Args:
         matrices: The matrices by name.
-        shown: What reports call them, by these names. Default: the names.
+        shown: Their names in reports, by these names. Default: the names.
     """
     forms = {name: filter_of(matrix) for name, matrix in matrices.items()}
     return {
         (shown or {}).get(name, name): "rounded again, to 8 bits with a scale for each unit"
         for name, form in forms.items()
-        if form is not None and form.error > _EXACT
+        if form is not None and form.error > _EQUAL_WITHIN
     }
 
 

@@ -14,7 +14,7 @@ import onnx_ir.passes.common as passes
 from keras_small.runtimes.tracing import Traced, as_function, quiet, unique_names
 
 # The newest that TensorFlow's converter knows.
-_OPSET = 18
+_CONVERTER_OPSET = 18
 
 
 def convert(model: Traced) -> Any:
@@ -34,7 +34,7 @@ def convert(model: Traced) -> Any:
             file, _ = tf2onnx.convert.from_function(
                 tf.function(lambda *tensors: function(*tensors), autograph=False),
                 input_signature=signature,
-                opset=_OPSET,
+                opset=_CONVERTER_OPSET,
                 custom_op_handlers={
                     "CudnnRNNV3": (_convert_recurrent, []),
                     "Einsum": (_convert_einsum, []),
@@ -56,7 +56,7 @@ def convert(model: Traced) -> Any:
 
 
 def content_of(file: ir.Model) -> bytes:
-    """Returns what a file of a model contains."""
+    """Returns the bytes of the file of a model."""
     return ir.to_proto(file).SerializeToString()
 
 
@@ -66,7 +66,7 @@ def node_name(tensor: str) -> str:
 
 
 def tidy(file: ir.Model, output_names: Sequence[str]) -> None:
-    """Merges equal constants, leaves out what nothing reads, and shortens names."""
+    """Merges equal constants, leaves out unread values, and shortens names."""
     graph = file.graph
     for step in (
         passes.LiftSubgraphInitializersToMainGraphPass(),
@@ -76,7 +76,9 @@ def tidy(file: ir.Model, output_names: Sequence[str]) -> None:
         passes.ClearMetadataAndDocStringPass(),
     ):
         step(file)
-    file.producer_name, file.producer_version, graph.name = "keras_small", "", "model"
+    file.producer_name = "keras_small"
+    file.producer_version = ""
+    graph.name = "model"
     file.metadata_props.clear()
     ends = {id(value) for g in file.graphs() for value in (*g.inputs, *g.outputs)}
     values = [*graph.initializers.values(), *(x for g in graph.subgraphs() for x in g.inputs)]
@@ -118,9 +120,9 @@ def _convert_quotient(context: Any, node: Any, name: str, arguments: Any) -> Non
         FloorDiv.version_6(context, node)
         return
     types = [context.get_dtype(node.input[0])]
-    rest = context.make_node("Mod", node.input, dtypes=types, shapes=node.output_shapes)
+    remainder = context.make_node("Mod", node.input, dtypes=types, shapes=node.output_shapes)
     multiple = context.make_node(
-        "Sub", [node.input[0], rest.output[0]], dtypes=types, shapes=node.output_shapes
+        "Sub", [node.input[0], remainder.output[0]], dtypes=types, shapes=node.output_shapes
     )
     node.type = "Div"
     context.replace_input(node, node.input[0], multiple.output[0], 0)
@@ -132,11 +134,12 @@ def _convert_einsum(context: Any, node: Any, name: str, arguments: Any) -> None:
     from tf2onnx.utils import make_name
 
     labels = re.fullmatch(r"(\w+),(\w+)->(\w+)", node.get_attr_value("equation").decode())
-    left, right, result = labels.groups() if labels else ("", "", "")
-    sizes = dict(zip(right, context.get_shape(node.input[1]) or (), strict=False))
-    summed = "".join(label for label in left if label in right and label not in result)
-    lead, kept = left.removesuffix(summed), "".join(x for x in result if x not in left)
-    known = all(sizes.get(label, -1) > 0 for label in right)
+    inputs, kernel, result = labels.groups() if labels else ("", "", "")
+    sizes = dict(zip(kernel, context.get_shape(node.input[1]) or (), strict=False))
+    summed = "".join(label for label in inputs if label in kernel and label not in result)
+    lead = inputs.removesuffix(summed)
+    kept = "".join(label for label in result if label not in inputs)
+    known = all(sizes.get(label, -1) > 0 for label in kernel)
     if not (lead and summed and kept and known) or result != lead + kept:
         Einsum.version_12(context, node)
         return
@@ -144,28 +147,30 @@ def _convert_einsum(context: Any, node: Any, name: str, arguments: Any) -> None:
     def const(numbers: Sequence[int]) -> str:
         return context.make_const(make_name("sizes"), np.array(numbers, "int64")).output[0]
 
-    rows, columns = (math.prod(sizes[label] for label in x) for x in (summed, kept))
-    order = [right.index(label) for label in summed + kept]
+    rows = math.prod(sizes[label] for label in summed)
+    columns = math.prod(sizes[label] for label in kept)
+    order = [kernel.index(label) for label in summed + kept]
     moved = context.make_node("Transpose", [node.input[1]], attr={"perm": order}).output[0]
     matrix = context.make_node("Reshape", [moved, const((rows, columns))]).output[0]
     folded = node.input[0]
+    same_sizes = [0 for _ in lead]
     if len(summed) > 1:
         if node.inputs[0].type == "Reshape":
             # Else the converter merges both, and a size of 0 is one of another input. Runtimes
             # leave the cast out.
             to = {"to": context.get_dtype(folded)}
             folded = context.make_node("Cast", [folded], attr=to).output[0]
-        folded = context.make_node("Reshape", [folded, const([0] * len(lead) + [rows])]).output[0]
+        folded = context.make_node("Reshape", [folded, const([*same_sizes, rows])]).output[0]
     product = context.make_node("MatMul", [folded, matrix]).output[0]
     node.type = "Reshape"
     for attribute in list(node.attr):
         del node.attr[attribute]
-    unfolded = const([0] * len(lead) + [sizes[label] for label in kept])
+    unfolded = const([*same_sizes, *(sizes[label] for label in kept)])
     context.replace_inputs(node, [product, unfolded])
 
 
 def _convert_recurrent(context: Any, node: Any, name: str, arguments: Any) -> None:
-    """Converts what `recurrent.py` traces to an operation `LSTM` or `GRU`."""
+    """Converts the operation that `recurrent.py` traces to `LSTM` or `GRU`."""
     from tf2onnx.utils import make_name
 
     def add(op: str, inputs: Sequence[str], count: int = 1, **options: Any) -> Any:
@@ -175,9 +180,12 @@ def _convert_recurrent(context: Any, node: Any, name: str, arguments: Any) -> No
         return context.make_const(make_name("recurrent"), np.array(array)).output[0]
 
     x, first, memory, parameters = node.input[:4]
-    size, units = context.get_shape(x)[-1], context.get_shape(first)[-1]
-    op, gates = ("LSTM", 4) if node.get_attr_value("rnn_mode") == b"lstm" else ("GRU", 3)
-    rows, biases = gates * units, 1 if op == "LSTM" else 2
+    size = context.get_shape(x)[-1]
+    units = context.get_shape(first)[-1]
+    op = "LSTM" if node.get_attr_value("rnn_mode") == b"lstm" else "GRU"
+    gates = 4 if op == "LSTM" else 3
+    biases = 1 if op == "LSTM" else 2
+    rows = gates * units
     sizes = [rows * size, rows * units, rows * biases]
     shapes = [(1, rows, size), (1, rows, units), (1, rows * biases)]
     parts = zip(add("Split", [parameters, const(sizes)], 3), shapes, strict=True)
@@ -202,7 +210,7 @@ def _convert_recurrent(context: Any, node: Any, name: str, arguments: Any) -> No
 
 
 def _convert_reshape(context: Any, node: Any, name: str, arguments: Any) -> None:
-    """Converts a reshape, and reads what another one reshapes instead of its result.
+    """Converts a reshape; of two in a row, the second reads the input of the first.
 
     The converter would do so later, when a size of the second may be a 0, "that of the input".
     """
@@ -227,12 +235,13 @@ def _convert_choice(context: Any, node: Any, name: str, arguments: Any) -> None:
     if helper.tensor_dtype_to_np_dtype(context.get_dtype(node.output[0])).kind != "f":
         Select.version_9(context, node)  # ONNX Runtime chooses no booleans
         return
-    other, number = node.inputs[2], np.zeros(0)
-    if other.type == "ConstantOfShape":
-        number = numpy_helper.to_array(other.get_attr_value("value"))
-    elif other.type == "Expand" and other.inputs[0].is_const():
-        number = other.inputs[0].get_tensor_value(as_list=False)
-    shape = other.inputs[-1] if number.size == 1 else node
+    alternative = node.inputs[2]
+    number = np.zeros(0)
+    if alternative.type == "ConstantOfShape":
+        number = numpy_helper.to_array(alternative.get_attr_value("value"))
+    elif alternative.type == "Expand" and alternative.inputs[0].is_const():
+        number = alternative.inputs[0].get_tensor_value(as_list=False)
+    shape = alternative.inputs[-1] if number.size == 1 else node
     while shape.type == "Cast":
         shape = shape.inputs[0]
     if shape.type == "Shape" and shape.input == [node.input[1]]:
@@ -275,12 +284,14 @@ def _with_known_operations(model: Traced) -> Any:
         elif node.op == "XlaDynamicUpdateSlice":
             old, new, start = tensors.get_operation_by_name(node.name).inputs
             sizes = zip(new.shape, old.shape, strict=True)
-            axis = [n for n, (size, whole) in enumerate(sizes) if size == 1 != whole]
+            axis = [n for n, (new_size, size) in enumerate(sizes) if new_size == 1 != size]
             if len(axis) != 1:
                 raise ValueError(f"ONNX cannot update a slice of shape {new.shape} of {old.shape}")
-            at, int32 = f"{node.name}/", tf.int32
+            at = f"{node.name}/"
+            int32 = tf.int32
             index = number(f"{at}axis", axis, int32)
-            zero, unit = number(f"{at}zero", 0, int32), number(f"{at}unit", 1, int32)
+            zero = number(f"{at}zero", 0, int32)
+            unit = number(f"{at}unit", 1, int32)
             shape = add("Shape", f"{at}shape", [node.input[0]], T=old.dtype, out_type=int32)
             gathering = {"Tparams": int32, "Tindices": int32, "Taxis": int32}
             ends = add("GatherV2", f"{at}ends", [shape, index, zero], **gathering)
@@ -290,7 +301,8 @@ def _with_known_operations(model: Traced) -> Any:
             first = add("Cast", f"{at}first", [node.input[2]], SrcT=start.dtype, DstT=int32)
             place = add("GatherV2", f"{at}place", [first, index, zero], **gathering)
             here = add("Equal", f"{at}here", [steps, place], T=int32)
-            column = number(f"{at}sizes", [-1, *[1] * (len(old.shape) - axis[0] - 1)], int32)
+            ones = [1 for _ in old.shape[axis[0] + 1 :]]
+            column = number(f"{at}sizes", [-1, *ones], int32)
             mask = add("Reshape", f"{at}mask", [here, column], T=tf.bool, Tshape=int32)
             add("SelectV2", node.name, [mask, node.input[1], node.input[0]], T=old.dtype)
         else:

@@ -18,11 +18,11 @@ import onnx_ir as ir
 from keras_small.runtimes.onnx_kernels import MatrixWriter, uses_of
 from keras_small.storage.stand_ins import StoredMatrix
 
-_SAMPLE = 2**13  # numbers of a tensor in a batch by which its range is chosen
-_NARROWER = np.linspace(1, 0.2, 25)
-_KEEPS = ("MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+_SAMPLED_NUMBERS = 2**13  # of a tensor in a batch, by which its range is chosen
+_RANGE_SHARES = np.linspace(1, 0.2, 25)
+_SCALE_KEEPING = ("MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 _LARGEST_BIAS = 2**30
-_TINY = 1e-30
+_MINIMUM_SCALE = 1e-30
 
 
 class Range(NamedTuple):
@@ -40,7 +40,8 @@ def range_of(numbers: np.ndarray) -> Range:
         >>> round(float(scale), 6), int(zero)
         (0.01, 0)
     """
-    low, high = min(0.0, float(numbers.min())), max(0.0, float(numbers.max()))
+    lowest = min(0.0, float(numbers.min()))
+    highest = max(0.0, float(numbers.max()))
 
     def error(ends: tuple[float, float]) -> float:
         scale, zero = _range(*ends)
@@ -48,29 +49,29 @@ def range_of(numbers: np.ndarray) -> Range:
         integers = np.clip(np.rint(numbers / scale), -float(zero), 255 - float(zero))
         return float(np.square(integers * scale - numbers).mean())
 
-    low, high = min(((low, high * x) for x in _NARROWER), key=error)
-    return _range(*min(((low * x, high) for x in _NARROWER), key=error))
+    _, highest = min(((lowest, highest * share) for share in _RANGE_SHARES), key=error)
+    return _range(*min(((lowest * share, highest) for share in _RANGE_SHARES), key=error))
 
 
-def _range(low: float, high: float) -> Range:
-    scale = np.float32(max((high - low) / 255, _TINY))
-    return Range(scale, np.uint8(np.rint(-low / scale)))
+def _range(lowest: float, highest: float) -> Range:
+    scale = np.float32(max((highest - lowest) / 255, _MINIMUM_SCALE))
+    return Range(scale, np.uint8(np.rint(-lowest / scale)))
 
 
 class Numbers(NamedTuple):
-    """What is known of the numbers of a tensor: their range, and the mean of each channel."""
+    """Statistics of the numbers of a tensor: their range, and the mean of each channel."""
 
     range: Range
     means: np.ndarray
 
 
 def numbers_of(batches: Iterable[Mapping[str, np.ndarray]]) -> dict[str, Numbers]:
-    """Returns what is known of the tensors that are given by name for some batches of data."""
+    """Returns the statistics of tensors, which are given by name for some batches of data."""
     samples: dict[str, list[np.ndarray]] = {}
     means: dict[str, list[np.ndarray]] = {}
     for batch in batches:
         for name, array in batch.items():
-            step = array.size // _SAMPLE | 1  # odd, so that all channels count
+            step = array.size // _SAMPLED_NUMBERS | 1  # odd, so that all channels count
             sample = np.append(array.ravel()[::step], [array.min(), array.max()])
             samples.setdefault(name, []).append(sample)
             channels = np.moveaxis(array, 1, 0).reshape(array.shape[1], -1)
@@ -81,18 +82,18 @@ def numbers_of(batches: Iterable[Mapping[str, np.ndarray]]) -> dict[str, Numbers
 
 @dataclasses.dataclass
 class Convolution:
-    """A convolution, and what becomes part of it.
+    """A convolution, and the operations that become part of it.
 
     Attributes:
         name: The name of its kernel.
         node: The node.
         kernel: The kernel, float32 `(outputs, inputs, ...)`.
         scales: The scales of the kernel's integers, if it has 8 bits with one for each output.
-        source: What it reads, before zeros are added.
-        end: What it computes with what follows it.
+        source: Its input, before zeros are added.
+        end: The output of the last operation that becomes part of it.
         pads: Its padding, or `None` to leave it as it is.
-        factors, bias: By what each output is multiplied, and what is added then, `(outputs,)`.
-        merged: The nodes that become part of it, with the position of what each changes.
+        factors, bias: The factor of each output, and the bias that is added then, `(outputs,)`.
+        merged: The nodes that become part of it, with the position of the input that each changes.
     """
 
     name: str
@@ -133,17 +134,18 @@ class Convolution:
     def write(self, writer: MatrixWriter, source: Range, means: np.ndarray) -> None:
         """Writes the kernel and the bias as integers, for inputs of a range and of some means.
 
-        The bias makes up for what the integers of the kernel change on average.
+        The bias makes up for the mean change by the integers of the kernel.
         """
-        axes, outputs = tuple(range(1, self.kernel.ndim)), len(self.kernel)
-        by_output = (outputs, *[1] * len(axes))
+        axes = tuple(range(1, self.kernel.ndim))
+        outputs = len(self.kernel)
+        by_output = (outputs, *(1 for _ in axes))
         kernel = self.kernel * self.factors.reshape(by_output).astype("float32")
         scales = np.abs(kernel).max(axis=axes) / 127
         if self.scales is not None:
             scales = self.scales * np.abs(self.factors)
         # The integers of the bias have these scales, too, times that of the inputs.
-        least = np.abs(self.bias) / (source.scale * _LARGEST_BIAS)
-        scales = np.maximum(scales, np.maximum(least, _TINY)).astype("float32")
+        minimum = np.abs(self.bias) / (source.scale * _LARGEST_BIAS)
+        scales = np.maximum(scales, np.maximum(minimum, _MINIMUM_SCALE)).astype("float32")
         zeros = writer.constant(np.zeros(outputs, "int8"))
         integers = np.rint(kernel / scales.reshape(by_output)).clip(-128, 127)
         numbers = writer.constant(integers.astype("int8"))
@@ -195,18 +197,30 @@ def _convolution(
     bias = _constant(node.inputs[2]) if len(node.inputs) > 2 else np.zeros(outputs)
     if bias is None:
         return None
-    ends, ones = (node.inputs[0], node.outputs[0]), np.ones(outputs)
-    result = Convolution(name, node, kernel, scales, *ends, None, ones, bias, [])
+    result = Convolution(
+        name=name,
+        node=node,
+        kernel=kernel,
+        scales=scales,
+        source=node.inputs[0],
+        end=node.outputs[0],
+        pads=None,
+        factors=np.ones(outputs),
+        bias=bias,
+        merged=[],
+    )
     _take_padding(result)
-    value, rank = node.outputs[0], kernel.ndim
+    value = node.outputs[0]
+    rank = kernel.ndim
     while len(value.uses()) == 1 and not value.is_graph_output():
         follower, position = value.uses()[0]
-        others: list[Any] = [_constant(x) for x in follower.inputs if x not in (value, None)]
+        constants: list[Any] = [_constant(x) for x in follower.inputs if x not in (value, None)]
         kind = follower.op_type if follower.graph is node.graph else ""
-        if kind == "Squeeze" and others and others[0] is not None and min(others[0]) > 1:
-            rank -= len(others[0])
-        elif kind in ("Add", "Mul") and others and _is_by_channel(others[0], outputs, rank):
-            numbers = others[0].astype("float64").ravel()
+        operand: Any = constants[0] if constants else None
+        if kind == "Squeeze" and operand is not None and min(operand) > 1:
+            rank -= len(operand)
+        elif kind in ("Add", "Mul") and _is_by_channel(operand, outputs, rank):
+            numbers = operand.astype("float64").ravel()
             if kind == "Mul":
                 result.factors = result.factors * numbers
                 result.bias = result.bias * numbers
@@ -215,7 +229,7 @@ def _convolution(
             result.merged.append((follower, position))
             result.end = follower.outputs[0]
         else:
-            limits = [0.0, np.inf] if kind == "Relu" else others
+            limits = [0.0, np.inf] if kind == "Relu" else constants
             if kind in ("Relu", "Clip") and _are_around_zero(limits):
                 result.merged.append((follower, position))
                 result.end = follower.outputs[0]
@@ -243,18 +257,22 @@ def _are_around_zero(limits: list[Any]) -> bool:
 
 def _take_padding(convolution: Convolution) -> None:
     """Lets a convolution add the zeros that are added before it."""
-    node, attributes = convolution.source.producer(), convolution.node.attributes
+    node = convolution.source.producer()
+    attributes = convolution.node.attributes
     if node is None or node.op_type != "Pad" or "auto_pad" in attributes:
         return
-    sizes, *others = (_constant(x) for x in node.inputs[1:] if x is not None)
-    rank, mode = convolution.kernel.ndim, node.attributes.get_string("mode", "constant")
+    sizes, *added = (_constant(x) for x in node.inputs[1:] if x is not None)
+    rank = convolution.kernel.ndim
+    mode = node.attributes.get_string("mode", "constant")
     if mode != "constant" or sizes is None or len(sizes) != 2 * rank or sizes.min() < 0:
         return
-    starts, stops = sizes[:rank], sizes[rank:]
-    if starts[:2].any() or stops[:2].any() or any(x is None or x.any() for x in others):
+    starts = sizes[:rank]
+    stops = sizes[rank:]
+    if starts[:2].any() or stops[:2].any() or any(x is None or x.any() for x in added):
         return
     sizes = np.concatenate([starts[2:], stops[2:]])
-    convolution.pads = (sizes + attributes.get_ints("pads", [0] * len(sizes))).tolist()
+    own_pads = attributes.get_ints("pads", [0 for _ in sizes])
+    convolution.pads = (sizes + own_pads).tolist()
     convolution.source = node.inputs[0]
 
 
@@ -266,14 +284,17 @@ def write_integers(
 ) -> None:
     """Lets convolutions compute with integers, but for those of the names `exact`.
 
-    `numbers` tells by name what is known of their sources and ends.
+    `numbers` are the statistics of their sources and ends, by name.
     """
     rounded: dict[ir.Value | None, Range] = {}
 
     def round_to(value: Any, of: Range) -> None:
-        users, ends = list(value.uses()), [writer.constant(np.asarray(x)) for x in of]
-        new = writer.first("DequantizeLinear", writer.first("QuantizeLinear", value, *ends), *ends)
-        new.type, new.shape = value.type, value.shape
+        users = list(value.uses())
+        constants = [writer.constant(np.asarray(x)) for x in of]
+        integers = writer.first("QuantizeLinear", value, *constants)
+        new = writer.first("DequantizeLinear", integers, *constants)
+        new.type = value.type
+        new.shape = value.shape
         for node, position in users:
             node.replace_input_with(position, new)
         outputs = writer.graph.outputs
@@ -297,5 +318,5 @@ def write_integers(
                 round_to(source, numbers[by_node[node].source.name].range)
             means = numbers[by_node[node].source.name].means
             by_node[node].write(writer, rounded[node.inputs[0]], means)
-        elif node.op_type in _KEEPS and source in rounded:
+        elif node.op_type in _SCALE_KEEPING and source in rounded:
             round_to(node.outputs[0], rounded[source])

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 from keras_small.runtimes.computation import Computation
-from keras_small.runtimes.expected import Expected, fewest_exact
+from keras_small.runtimes.expected import Expected, minimum_exact
 from keras_small.runtimes.onnx_convolutions import numbers_of
 from keras_small.runtimes.onnx_graph import OnnxGraph, Plan
 from keras_small.runtimes.onnx_kernels import why_not_held
@@ -23,21 +23,21 @@ from keras_small.runtimes.recurrent import fused_loops
 from keras_small.runtimes.trials import is_fast, outputs_of
 from keras_small.survey.graph_names import flat_layers
 
-# The rows of data with which ranges are chosen, and how many of them at once.
-_ROWS = 128
-_AT_ONCE = 8
+# The rows of data with which ranges are chosen, in all and at once.
+_RANGE_ROWS = 128
+_RANGE_ROWS_AT_ONCE = 8
 
 
 def write(wanted: Computation, path: Path, max_error: float) -> dict[str, str]:
     """Writes the file of a computation, whose exact form is checked.
 
     Args:
-        wanted: What the file computes.
+        wanted: The computation of the file.
         path: The file.
         max_error: The relative error of the outputs that products with integers may cause.
 
     Returns:
-        What the file has in place of matrices of integers, and why, by their names.
+        The changed forms of matrices of integers in the file, and why, by their names.
     """
     with fused_loops(wanted.model):
         traced = wanted.trace(why_not_held=why_not_held)
@@ -63,12 +63,13 @@ def _by_layer(changes: Mapping[str, str], wanted: Computation) -> dict[str, str]
 def choose_plan(
     graph: OnnxGraph, wanted: Computation, expected: Expected, max_error: float
 ) -> Plan:
-    """Returns a plan with as many products of integers as the bound of the error lets it have.
+    """Returns a plan with as many products of integers as the maximum error allows.
 
     Args:
         graph: The graph.
-        wanted: What the file computes. With data convolutions compute with integers, in ranges that
-            suit the data, and products round rows with one scale, where it is enough for the data.
+        wanted: The computation of the file. With data, convolutions compute with integers, in
+            ranges that suit the data, and products round rows with one scale, where it is enough
+            for the data.
         expected: The outputs for the examples.
         max_error: The largest relative error of these outputs.
     """
@@ -76,9 +77,9 @@ def choose_plan(
     def error_of(plan: Plan) -> float:
         return expected.error(outputs_of(graph.file(plan).content, expected.examples, ".onnx"))
 
-    def with_fewest_exact(plan: Plan) -> Plan:
+    def with_exact_products(plan: Plan) -> Plan:
         names = sorted(products | plan.convolutions)
-        exact = fewest_exact(
+        exact = minimum_exact(
             names, lambda exact: error_of(dataclasses.replace(plan, exact=exact)), max_error
         )
         return dataclasses.replace(plan, exact=exact)
@@ -89,10 +90,10 @@ def choose_plan(
     coarse = _coarse_products(graph, wanted, base, products, max_error)
     if coarse and error_of(dataclasses.replace(base, coarse=coarse)) <= max_error:
         base = dataclasses.replace(base, coarse=coarse)
-    plan = with_fewest_exact(base)
+    plan = with_exact_products(base)
     # With some of them in floats, convolutions with integers can be slow.
     if plan.exact & plan.convolutions and not _is_fast(graph, plan, rows[0]):
-        plan = with_fewest_exact(_without_convolutions(base))
+        plan = with_exact_products(_without_convolutions(base))
     return plan
 
 
@@ -137,13 +138,13 @@ def _coarse_products(
         file = graph.file(dataclasses.replace(plan, coarse=products - fine))
         return expected.row_error(outputs_of(file.content, expected.examples, ".onnx"))
 
-    return products - fewest_exact(sorted(products), error_of, bound)
+    return products - minimum_exact(sorted(products), error_of, bound)
 
 
 def few_rows(batches: Sequence[Any]) -> Iterator[list[np.ndarray]]:
-    """Yields few inputs at a time, and not too many, from all batches."""
+    """Yields few rows of inputs at a time, about 128 in all, from all batches."""
     for batch in batches:
         arrays = keras.tree.flatten(batch)
-        step = max(-(-len(arrays[0]) * len(batches) // _ROWS), 1)  # 1 of no rows
-        for start in range(0, len(arrays[0]), step * _AT_ONCE):
-            yield [array[start : start + step * _AT_ONCE : step] for array in arrays]
+        step = max(-(-len(arrays[0]) * len(batches) // _RANGE_ROWS), 1)  # 1 of no rows
+        for start in range(0, len(arrays[0]), step * _RANGE_ROWS_AT_ONCE):
+            yield [array[start : start + step * _RANGE_ROWS_AT_ONCE : step] for array in arrays]

@@ -18,9 +18,8 @@ from keras_small.runtimes.onnx_convolutions import (
 from keras_small.runtimes.onnx_kernels import AGAIN, Inputs, MatrixWriter
 from keras_small.runtimes.tracing import Traced
 
-# The first that has integers of 4 bits, which means the same as that of the converter by all other
-# operations.
-_OPSET = 21
+# The first with integers of 4 bits; all other operations mean the same as in the converter's.
+_FILE_OPSET = 21
 _IR_VERSION = 10
 
 
@@ -34,7 +33,7 @@ class Plan:
         coarse: The names of the matrices whose products round all rows of a call with one scale.
         convolutions: The names of the kernels of convolutions that compute with integers, but for
             the exact ones.
-        ranges: What is known of the numbers around these convolutions, by the names of the tensors.
+        ranges: The statistics of the numbers around these convolutions, by the names of tensors.
         slow: The names of the kernels of convolutions that would take more time with integers.
     """
 
@@ -51,7 +50,7 @@ class OnnxFile(NamedTuple):
     Attributes:
         content: Its bytes.
         rounding: The names of the matrices whose products round their inputs.
-        changes: What it has in place of matrices of integers, and why, by what reports call them.
+        changes: The changed forms of matrices of integers, and why, by their names in reports.
     """
 
     content: bytes
@@ -104,11 +103,11 @@ class OnnxGraph:
         )
 
     def _fill(self, plan: Plan) -> tuple[ir.Model, frozenset[str], dict[str, str]]:
-        """Returns a model, and what `OnnxFile` has of it, by the names of tensors."""
+        """Returns a model, and `rounding` and `changes` of its `OnnxFile`, by names of tensors."""
         traced = self._traced
         model = self._copy()
         model.ir_version = _IR_VERSION
-        model.opset_imports.update({"": _OPSET, "com.microsoft": 1})
+        model.opset_imports.update({"": _FILE_OPSET, "com.microsoft": 1})
         graph = model.graph
         by_name = {value.name: value for value in graph.inputs}
         writer = MatrixWriter(graph, graph.inputs[len(traced.inputs) :])

@@ -1,6 +1,6 @@
 """How ONNX files hold matrices of integers, so that ONNX Runtime computes with them.
 
-What reads a matrix and its number of entries decide upon the form:
+The readers of a matrix and its number of entries decide upon its form:
 
 | read by | entries | integers | form |
 | --- | --- | --- | --- |
@@ -31,15 +31,18 @@ import onnx_ir as ir
 from keras_small.storage.integer_groups import pack
 from keras_small.storage.stand_ins import StoredMatrix
 
-# Entries from which on products with integers are faster than those with floats.
-_BY_COLUMN, _BLOCKED = 2**16, 2**18
+# Sizes above which integer products win, by column and in blocks.
+_MINIMUM_BY_COLUMN = 2**16
+_MINIMUM_BLOCKED = 2**18
 # The sizes of blocks. Larger ones are faster.
-_BLOCKS = (128, 64, 32, 16)
-_STORED = {3: 4, 6: 8}  # the bits with which a file stores those of a matrix
-# Up to this number of entries a matrix takes fewer bytes as floats than what restores it.
-_FEW = 256
-# Whether `MatMulNBits` rounds its inputs. Exact products of more than 4 bits are slow.
-_EXACT, _ROUNDED = 0, 4
+_BLOCK_SIZES = (128, 64, 32, 16)
+_STORED_BITS = {3: 4, 6: 8}  # the bits in a file of integers of other bits
+# Maximum entries of a matrix that takes fewer bytes as floats than as integers with operations.
+_ONNX_MAXIMUM_FLOATS = 256
+# Levels of accuracy of `MatMulNBits`, with exact and with rounded inputs. Exact products of more
+# than 4 bits are slow.
+_EXACT_INPUTS = 0
+_ROUNDED_INPUTS = 4
 AGAIN = "rounded again, to 8 bits with a scale for each unit"
 # Operations whose outputs are bounded, those whose outputs their first states bound, and those that
 # only move numbers, or choose among them.
@@ -57,7 +60,7 @@ _MOVING = (
 )
 _POSITIVE = ("Relu", "Sigmoid", "Softmax", "Softplus")
 # A row whose largest number is smaller is divided by this.
-_TINY = np.float32(1e-30)
+_MINIMUM_ROW_SIZE = np.float32(1e-30)
 
 
 def why_not_held(matrix: StoredMatrix) -> str:
@@ -70,7 +73,7 @@ def why_not_held(matrix: StoredMatrix) -> str:
 
 
 class Inputs(enum.Enum):
-    """What a product with integers does to its inputs."""
+    """How a product with integers rounds its inputs."""
 
     FLOATS = enum.auto()  # nothing: the product is exact
     BY_ROW = enum.auto()  # rounds them to 8 bits, each row with a scale of its own
@@ -82,7 +85,7 @@ class Held(NamedTuple):
 
     Attributes:
         rounds: Whether a product with it rounds its inputs.
-        change: What the file has in place of the integers, and why; empty if it has them.
+        change: The changed form of the integers, and why; empty if they are as stored.
     """
 
     rounds: bool
@@ -97,14 +100,14 @@ class _Written(NamedTuple):
 
 
 class _View(NamedTuple):
-    """A matrix as what reads it sees it: three arrays of one shape."""
+    """A matrix as a node that reads it sees it: three arrays of one shape."""
 
     numbers: np.ndarray
     scales: np.ndarray
     zeros: np.ndarray
 
     def after(self, node: ir.Node) -> "_View | None":
-        """Returns what a node makes of it, or `None` if the node does not only move entries."""
+        """Returns the view after a node, or `None` if the node does not only move entries."""
         shape = self.numbers.shape
         if node.op_type == "Identity":
             return self
@@ -127,7 +130,9 @@ class _View(NamedTuple):
 
 def _sources(value: ir.Value | None) -> set[ir.Value]:
     """Returns the values, but constants, that a value depends on and that nothing makes here."""
-    seen, todo, sources = set(), [value], set()
+    seen = set()
+    todo = [value]
+    sources = set()
     while todo:
         value = todo.pop()
         if value is None or value in seen or value.is_initializer():
@@ -142,7 +147,7 @@ def _sources(value: ir.Value | None) -> set[ir.Value]:
 
 
 def uses_of(value: ir.Value, matrix: StoredMatrix) -> Iterator[tuple[Any, int, _View]]:
-    """Yields what reads a matrix, the position of that input, and how it sees the matrix."""
+    """Yields each node that reads a matrix, the position of that input, and its view."""
     arrays = (matrix.numbers, matrix.scales, matrix.zeros)
     return _uses(value, _View(*map(matrix.arranged, arrays)))
 
@@ -176,7 +181,7 @@ class MatrixWriter:
         Args:
             value: The tensor.
             matrix: The matrix.
-            inputs: What its products may do to their inputs.
+            inputs: How its products may round their inputs.
         """
         rounds = is_rounded_again = False
         reason = ""
@@ -209,7 +214,8 @@ class MatrixWriter:
 
     def _initializer(self, tensor: Any) -> ir.Value:
         value = ir.Value(name=f"matrix_{len(self.graph.initializers)}", const_value=tensor)
-        value.shape, value.type = ir.Shape(tensor.shape), ir.TensorType(tensor.dtype)
+        value.shape = ir.Shape(tensor.shape)
+        value.type = ir.TensorType(tensor.dtype)
         self.graph.register_initializer(value)
         return value
 
@@ -234,21 +240,24 @@ class MatrixWriter:
             kernels = {names[x] for x in _sources(node.inputs[1]) & names.keys()}
             if not kernels or not kernels.isdisjoint(exact):
                 continue
-            is_large = sum(math.prod(x.shape) for x in node.inputs[1:3]) >= _BY_COLUMN
-            # What is rounded: the sequences, and the states, which are bounded after the first.
+            is_large = sum(math.prod(x.shape) for x in node.inputs[1:3]) >= _MINIMUM_BY_COLUMN
+            # Sequences are rounded, and states, which are bounded after the first.
             rounded = (node.inputs[0], *node.inputs[5:6])
             if not is_large or not all(map(self._is_bounded, rounded)):
                 continue
-            inputs = [*node.inputs, *[None] * (8 - len(node.inputs))]
+            inputs = list(node.inputs)
+            while len(inputs) < 8:
+                inputs.append(None)
             for position in (1, 2):
-                numbers, *rest = self._by_unit(node, node.inputs[position])
+                numbers, scales, zeros = self._by_unit(node, node.inputs[position])
                 inputs[position] = numbers
-                inputs += rest
+                inputs += [scales, zeros]
             options = list(node.attributes.values())
             new = ir.Node("com.microsoft", "DynamicQuantizeLSTM", inputs, options, num_outputs=3)
             node.graph.insert_before(node, new)
             for old, output in zip(node.outputs, new.outputs, strict=False):
-                output.type, output.shape = old.type, old.shape
+                output.type = old.type
+                output.shape = old.shape
                 old.replace_all_uses_with(output, replace_graph_outputs=True)
             node.graph.remove(node, safe=True)
             rounding |= kernels
@@ -261,7 +270,8 @@ class MatrixWriter:
         maker = value.producer()
         if maker is None:
             return False
-        op, inputs = maker.op_type, maker.inputs
+        op = maker.op_type
+        inputs = maker.inputs
         if op in _RECURRENT:
             return all(map(self._is_bounded, inputs[5:7]))
         if op in _MOVING:
@@ -274,7 +284,7 @@ class MatrixWriter:
         """Returns 8 bits `(1, I, 4 H)` of a kernel `(1, 4 H, I)`, with scales and zeros."""
         sizes = self.add(node, "Abs", kernel)
         sizes = self.add(node, "ReduceMax", sizes, self.constant(np.array([2])), keepdims=0)
-        scales = self.add(node, "Max", sizes, self.constant(_TINY))
+        scales = self.add(node, "Max", sizes, self.constant(_MINIMUM_ROW_SIZE))
         scales = self.add(node, "Div", scales, self.constant(np.float32(127)))
         zero = self.add(node, "Cast", self.add(node, "Sub", scales, scales), to=ir.DataType.INT8)
         vectors = [
@@ -292,29 +302,31 @@ class MatrixWriter:
             return "a product of weights, which the runtime forms once"
         if view.numbers.ndim != 2:
             return "it has more than two axes where it is read"
-        (rows, columns), bits = view.numbers.shape, matrix.bits
+        rows, columns = view.numbers.shape
+        bits = matrix.bits
         run = _run_length(view, axis=0)
-        if rounds_inputs and rows * columns >= _BY_COLUMN:
+        if rounds_inputs and rows * columns >= _MINIMUM_BY_COLUMN:
             if bits == 8 and run == rows:
                 arrays = ((x.astype("int16") - 128).astype("int8") for x in (view[0], view[2][0]))
                 numbers, zeros = map(self.constant, arrays)
                 return _Written(self._by_column(node, numbers, view.scales[0], zeros, inputs))
-            is_slow = rows * columns < _BLOCKED or _block(run, rows) is None
+            is_slow = rows * columns < _MINIMUM_BLOCKED or _block(run, rows) is None
             if (
                 is_slow or _are_steps(node.inputs[0])
             ) and matrix.axis == 0:  # the integers of a table are those of its lookups
                 value = self._rounded_again(node, view, bits, inputs)
                 return _Written(value, is_rounded_again=True)
         block = _block(run, rows)
-        if rows * columns < _BLOCKED:
-            return f"faster below {_BLOCKED:,} weights"
+        if rows * columns < _MINIMUM_BLOCKED:
+            return f"faster below {_MINIMUM_BLOCKED:,} weights"
         if block is None or (bits > 4 and not rounds_inputs):
             return f"groups of {run}" if block is None else "the error would exceed its bound"
-        stored = _STORED.get(bits, bits)
+        stored = _STORED_BITS.get(bits, bits)
         if bits == 2 and (block < 32 or not rounds_inputs):
             stored = 4  # with 2 bits the runtime has fast kernels for these blocks only
         padded = np.pad(view.numbers, ((0, -rows % block), (0, 0)))
-        packed, shape = pack(padded, stored).T, (columns, -1, block * stored // 8)
+        packed = pack(padded, stored).T
+        shape = (columns, -1, block * stored // 8)
         if matrix.axis == 1:  # a table, which a lookup reads as it is
             numbers = self._reshape(self.constant(packed), shape)
         else:
@@ -331,18 +343,21 @@ class MatrixWriter:
             N=columns,
             bits=stored,
             block_size=block,
-            accuracy_level=_ROUNDED if rounds_inputs else _EXACT,
+            accuracy_level=_ROUNDED_INPUTS if rounds_inputs else _EXACT_INPUTS,
         )
         return _Written(product)
 
     def _rounded_again(self, node: Any, view: _View, bits: int, inputs: Inputs) -> ir.Value:
         """Writes `x W` with 8 bits, to which the runtime rounds integers when it loads the file.
 
-        The runtime keeps what each operation makes until all is loaded, so that there are few.
+        The runtime keeps the output of each operation until all is loaded, so that there are few.
         """
         floats = (view.numbers - view.zeros) * view.scales
-        scales = np.maximum(np.abs(floats).max(axis=0), _TINY).astype("float32") / np.float32(127)
-        (rows, columns), run = view.numbers.shape, _run_length(view, axis=0)
+        scales = np.maximum(np.abs(floats).max(axis=0), _MINIMUM_ROW_SIZE).astype(
+            "float32"
+        ) / np.float32(127)
+        rows, columns = view.numbers.shape
+        run = _run_length(view, axis=0)
         if rows % run:
             zeros = self.constant(np.zeros(columns, "int8"))
             operands = (node.inputs[1], self.constant(scales), zeros)
@@ -378,11 +393,12 @@ class MatrixWriter:
             return self.add(node, "DynamicQuantizeMatMul", x, *parts, domain="com.microsoft")
         if key not in self._rows:
             # One scale for all inputs is coarse. The largest number of each row becomes 1.
-            producer, axis = x.producer(), self.constant(np.array([-1]))
+            producer = x.producer()
+            axis = self.constant(np.array([-1]))
             positive = producer is not None and producer.op_type in _POSITIVE
             sizes = x if positive else self.add(node, "Abs", x)
             size = self.add(node, "ReduceMax", sizes, axis, keepdims=1)
-            size = self.add(node, "Max", size, self.constant(_TINY))
+            size = self.add(node, "Max", size, self.constant(_MINIMUM_ROW_SIZE))
             inverse = self.add(node, "Reciprocal", size)
             self._rows[key] = (self.add(node, "Mul", x, inverse), size)
         rows, size = self._rows[key]
@@ -419,9 +435,10 @@ class MatrixWriter:
 
     def _restore(self, matrix: StoredMatrix) -> ir.Value:
         """Returns a matrix that the runtime restores when it loads the file."""
-        if matrix.numbers.size <= _FEW:
+        if matrix.numbers.size <= _ONNX_MAXIMUM_FLOATS:
             return self.constant(matrix.values())
-        padded, kind = matrix.padded(), ml_dtypes.uint4 if matrix.bits <= 4 else np.uint8
+        padded = matrix.padded()
+        kind = ml_dtypes.uint4 if matrix.bits <= 4 else np.uint8
         numbers, zeros = (
             self.first("Cast", self.constant(array.astype(kind)), to=ir.DataType.FLOAT)
             for array in (padded.grouped(padded.numbers), padded.grouped(padded.zeros))
@@ -459,9 +476,9 @@ def _are_steps(value: Any) -> bool:
         maker = value.producer()
         if maker is None or not maker.inputs:
             return False
-        whole = maker.inputs[0].shape
-        if whole is not None and len(whole) > 2:  # else it can be a mean over steps
-            return maker.op_type == "Reshape" and whole[-1] == value.shape[-1]
+        shape = maker.inputs[0].shape
+        if shape is not None and len(shape) > 2:  # else it can be a mean over steps
+            return maker.op_type == "Reshape" and shape[-1] == value.shape[-1]
         value = maker.inputs[0]
     return True
 
@@ -471,11 +488,12 @@ def _run_length(view: _View, axis: int) -> int:
     changes = np.zeros(view.numbers.shape[axis] - 1, bool)
     for array in view[1:]:
         changes |= (np.diff(array, axis=axis) != 0).any(axis=1 - axis)
-    return math.gcd(*(1 + np.flatnonzero(changes))) or len(changes) + 1
+    starts = 1 + np.flatnonzero(changes)
+    return math.gcd(*starts) or len(changes) + 1
 
 
 def _block(run: int, size: int) -> int | None:
     """Returns a size of blocks in which scales and zeros are the same, or `None`."""
-    sizes = [block for block in _BLOCKS if run % block == 0 or run == size]
+    sizes = [block for block in _BLOCK_SIZES if run % block == 0 or run == size]
     # OpenVINO reads files with whole blocks only.
     return max(sizes, key=lambda block: (size % block == 0, block), default=None)

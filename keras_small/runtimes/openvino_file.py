@@ -1,8 +1,8 @@
 """Writes OpenVINO models, whose text is an `.xml` file and whose weights are a `.bin` file.
 
-OpenVINO multiplies with the integers of kernels and looks up those of tables, and computes what
-else depends on weights alone when it compiles the model. The text takes about 250 bytes for each
-operation.
+OpenVINO multiplies with the integers of kernels and looks up those of tables; everything else that
+depends on weights alone it computes when it compiles the model. The text takes about 250 bytes for
+each operation.
 """
 
 from pathlib import Path
@@ -20,15 +20,15 @@ from keras_small.runtimes.trials import outputs_of
 from keras_small.storage.integer_groups import pack
 from keras_small.storage.stand_ins import StoredMatrix
 
-# Up to this number of entries OpenVINO's text for what restores a matrix is longer than floats.
-_FEW = 1024
+# Maximum entries of a matrix that takes fewer bytes as floats than as integers with their text.
+_OPENVINO_MAXIMUM_FLOATS = 1024
 
 
 def write(wanted: Computation, path: Path, max_error: float) -> dict[str, str]:
     """Writes the two files of a computation, which are exact, and checks them.
 
     Returns:
-        What the file has in place of matrices of integers, and why, by their names.
+        The changed forms of matrices of integers in the file, and why, by their names.
     """
     # The operations of OpenVINO take kernels that it does not compute from integers.
     with fused_loops(wanted.model, with_products=False):
@@ -97,9 +97,10 @@ def _restore(matrix: StoredMatrix) -> Any:
     """
     from openvino import opset13 as ops
 
-    if matrix.numbers.size <= _FEW:
+    if matrix.numbers.size <= _OPENVINO_MAXIMUM_FLOATS:
         return _constant(matrix.values())
-    padded, bits = matrix.padded(), 4 if matrix.bits <= 4 else 8
+    padded = matrix.padded()
+    bits = 4 if matrix.bits <= 4 else 8
     numbers, zeros = (
         ops.convert(_constant(array.astype("uint8"), bits), "f32")
         for array in (padded.grouped(padded.numbers), padded.grouped(padded.zeros))
@@ -115,7 +116,7 @@ def _restore(matrix: StoredMatrix) -> Any:
 
 
 def _save(model: Any, path: Path) -> None:
-    """Writes the files `.xml` and `.bin`, the first without what only people read."""
+    """Writes the files `.xml` and `.bin`, the first without names and comments for people."""
     import openvino
 
     openvino.save_model(model, path, compress_to_fp16=False)

@@ -63,7 +63,8 @@ def _with_loops(loops: Mapping[keras.layers.RNN, Callable[..., Any]]) -> Iterato
     """
     try:
         for layer, loop in loops.items():
-            layer.inner_loop, states = loop, layer.get_initial_state
+            layer.inner_loop = loop
+            states = layer.get_initial_state
             layer.get_initial_state = lambda batch_size=None, states=states: states(1)
         yield
     finally:
@@ -129,7 +130,8 @@ def _gates_of(layer: keras.layers.Layer) -> tuple[int, ...]:
 
 def _fuse(layer: keras.layers.RNN, loop: Callable[..., Any]) -> Callable[..., Any]:
     def inner_loop(sequences: Tensor, initial_state: Any, mask: Any, training: bool = False) -> Any:
-        states, masks = keras.tree.flatten(initial_state), keras.tree.flatten(mask)
+        states = keras.tree.flatten(initial_state)
+        masks = keras.tree.flatten(mask)
         mask = masks[0] if masks else None
         if mask is not None and layer.return_state:
             zeros = ops.zeros_like(sequences[:, 0, :1])
@@ -166,7 +168,8 @@ def _run(layer: keras.layers.RNN, sequences: Tensor, states: list[Tensor]) -> tu
     """Returns the outputs of all steps, and the last states."""
     import tensorflow as tf
 
-    cell, gates = layer.cell, _gates_of(layer)
+    cell = layer.cell
+    gates = _gates_of(layer)
     parts = []
     for kernel in (cell.kernel, cell.recurrent_kernel):
         pieces = ops.split(ops.transpose(ops.cast(kernel, "float32")), len(gates), axis=0)

@@ -37,7 +37,10 @@ def _with_argument_names(specs: Any) -> Any:
         while name in names or keyword.iskeyword(name) or name == "self":
             name += "_"
         names.append(name)
-    rest = iter(names)
+    remaining_names = iter(names)
     return keras.tree.map_structure(
-        lambda spec: keras.InputSpec(dtype=spec.dtype, shape=spec.shape, name=next(rest)), specs
+        lambda spec: keras.InputSpec(
+            dtype=spec.dtype, shape=spec.shape, name=next(remaining_names)
+        ),
+        specs,
     )

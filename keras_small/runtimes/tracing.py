@@ -3,8 +3,9 @@
 Converters evaluate everything that depends on constants only, and store the result: the table that
 the cores of a tensor train describe, or the floats that integers stand for. A weight from which
 something larger would be computed is therefore an input of the graph, and becomes a constant of the
-converted file; what else is computed from weights alone is a constant of the graph. A matrix that a
-layer stores as integers is one input of the graph, as floats: a file says how its runtime gets it.
+converted file; all else that is computed from weights alone is a constant of the graph. A matrix
+that a layer stores as integers is one input of the graph, as floats: a file says how its runtime
+gets it.
 """
 
 import contextlib
@@ -20,11 +21,11 @@ import numpy as np
 from keras_small.storage.stand_ins import StoredMatrix, standing_in, stored_matrices
 from keras_small.survey.graph_names import flat_layers
 
-# A result counts as larger than its weights from this ratio and this many bytes on.
-_LARGER_RATIO = 1.02
-_SMALL_BYTES = 64
-_OF_BYTES = ("BitwiseAnd", "BitwiseXor", "RightShift", "Sub", "Add", "AddV2", "Mul")
-_SHORT = 1024  # up to this length the scores of all pairs fit in little memory
+# A result counts as larger than its weights beyond this factor and these bytes.
+_FOLDED_FACTOR = 1.02
+_FOLDED_BYTES = 64
+_BYTE_OPERATIONS = ("BitwiseAnd", "BitwiseXor", "RightShift", "Sub", "Add", "AddV2", "Mul")
+_MAXIMUM_DIRECT_LENGTH = 1024  # for which the scores of all pairs fit in little memory
 _PREFIX = "weight_"
 _HALF_FLOATS = ("float16", "bfloat16")
 
@@ -39,11 +40,11 @@ class Traced:
         outputs: The names of the outputs' tensors.
         output_names: The names that a file gives to the outputs.
         weights: The values of the stored weights, by the names of their tensors.
-        computed: The names of the tensors that the rest of the graph reads of what is computed from
-            the stored weights alone.
+        computed: The names of the tensors, computed from the stored weights alone, that the rest of
+            the graph reads.
         matrices: The matrices of integers, by the names of the tensors that stand for them.
-        matrix_names: What reports call these matrices, by the names of these tensors.
-        restored: Why layers restore other matrices of integers, by what reports call them.
+        matrix_names: The names in reports of these matrices, by the names of these tensors.
+        restored: Why layers restore other matrices of integers, by their names in reports.
     """
 
     graph: Any
@@ -86,7 +87,7 @@ def trace(
         widened: The dtypes that the runtime does not compute with, and those to use instead.
         why_not_held: Says why a file does not hold the integers of a matrix, so that the layer
             restores it; nothing if a tensor stands for it. Default: it holds those of none.
-        layer_names: What reports call the layers, by their `id`. Default: their names.
+        layer_names: The names in reports of the layers, by their `id`. Default: their names.
     """
     import tensorflow as tf
 
@@ -112,7 +113,9 @@ def trace(
     names = unique_names([x.name for x in flat] + [f"{x.path}_{name}" for x, name, _ in places])
 
     def call(*args: Any) -> list[Any]:
-        inputs, tensors, weights = args[: len(flat)], args[len(flat) : count], args[count:]
+        inputs = args[: len(flat)]
+        tensors = args[len(flat) : count]
+        weights = args[count:]
         scope = keras.StatelessScope()
         # Set here, because the constructor converts values to the dtypes of the variables.
         floats = [tf.cast(x, "float32") if x.dtype == "float16" else x for x in weights]
@@ -129,20 +132,21 @@ def trace(
     signature = [tf.TensorSpec(*kind, name) for kind, name in zip(kinds, names, strict=True)]
     with quiet(), _without_functions(), steps_as_rows(model):
         graph_function = tf.compat.v1.wrap_function(call, signature)
-    whole = as_function(
+    traced = as_function(
         _with_plain_integers(_without_identity_n(graph_function.graph.as_graph_def())),
         [x.name for x in graph_function.inputs[: len(signature)]],
         [x.name for x in graph_function.outputs],
     )
-    inputs, weights = whole.inputs[:count], whole.inputs[count : len(signature)]
-    folds, stored, computed = _partition(whole, weights, values, stored_bytes)
+    inputs = traced.inputs[:count]
+    weights = traced.inputs[count : len(signature)]
+    folds, stored, computed = _partition(traced, weights, values, stored_bytes)
     feeds = [*inputs, *(x for x, _ in folds), *(weights[n] for n in stored)]
-    main = whole.prune(feeds, whole.outputs)
+    main = traced.prune(feeds, traced.outputs)
     arguments = [x.name for x in main.inputs[: len(feeds)]]
     constants = dict(zip(arguments[count:], (value for _, value in folds), strict=False))
     ends = [x.op.name for x in [*main.inputs[: len(flat)], *main.outputs]]
     tensors = arguments[len(flat) : count]
-    by_name = main.graph.get_tensor_by_name  # what no output depends on is left out
+    by_name = main.graph.get_tensor_by_name  # none of those that no output depends on
     return Traced(
         with_constants(main.graph.as_graph_def(), constants, ends),
         arguments[: len(flat)],
@@ -162,7 +166,7 @@ def trace(
 
 @contextlib.contextmanager
 def steps_as_rows(model: keras.Model) -> Iterator[None]:
-    """Lets `TimeDistributed` layers compute all steps at once, as so many rows, for a while.
+    """Lets `TimeDistributed` layers compute all steps at once, as rows, for a while.
 
     Keras calls the layer inside once for each step, or, where their number is free, in a map that
     TensorFlow's graphs compute wrongly. A layer with states sees its steps one after another.
@@ -210,16 +214,16 @@ def as_function(graph: Any, inputs: Sequence[str], outputs: Sequence[str]) -> An
     import tensorflow as tf
 
     with quiet():
-        whole = tf.compat.v1.wrap_function(lambda: tf.import_graph_def(graph, name=""), [])
-    by_name = whole.graph.get_tensor_by_name
-    return whole.prune([by_name(name) for name in inputs], [by_name(name) for name in outputs])
+        imported = tf.compat.v1.wrap_function(lambda: tf.import_graph_def(graph, name=""), [])
+    by_name = imported.graph.get_tensor_by_name
+    return imported.prune([by_name(name) for name in inputs], [by_name(name) for name in outputs])
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Hides what converters log: functions of graphs are old, and there are no others.
+    """Hides the logs of converters: they warn of functions of graphs, to which nothing is newer.
 
-    tf2onnx also logs as errors what it only could not simplify; its files are checked.
+    tf2onnx also logs parts that it could not simplify as errors; its files are checked.
     """
     loggers = [logging.getLogger(name) for name in ("root", "tensorflow", "absl", "tf2onnx")]
     levels = [logger.level for logger in loggers]
@@ -276,29 +280,30 @@ def _with_plain_integers(graph: Any) -> Any:
 
     result = type(graph)(library=graph.library, versions=graph.versions)
     nodes = {node.name: node for node in graph.node}
-    wide = tf.int32.as_datatype_enum
+    int32 = tf.int32.as_datatype_enum
 
     def cast(name: str, source: str, old: int, new: int) -> str:
         node = result.node.add(op="Cast", name=name, input=[source])
-        node.attr["SrcT"].type, node.attr["DstT"].type = old, new
+        node.attr["SrcT"].type = old
+        node.attr["DstT"].type = new
         return name
 
-    def binary(op: str, name: str, left: str, right: str | int) -> str:
-        if isinstance(right, int):
+    def binary(op: str, name: str, first: str, second: str | int) -> str:
+        if isinstance(second, int):
             number = result.node.add(op="Const", name=f"{name}_right")
-            number.attr["dtype"].type = wide
-            number.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(right, tf.int32))
-            right = number.name
-        result.node.add(op=op, name=name, input=[left, right]).attr["T"].type = wide
+            number.attr["dtype"].type = int32
+            number.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(second, tf.int32))
+            second = number.name
+        result.node.add(op=op, name=name, input=[first, second]).attr["T"].type = int32
         return name
 
     for node in graph.node:
-        kind = node.attr["T"].type if node.op in _OF_BYTES else None
+        kind = node.attr["T"].type if node.op in _BYTE_OPERATIONS else None
         if kind is None or tf.as_dtype(kind) not in (tf.int8, tf.uint8):
             result.node.add().CopyFrom(node)
             continue
         name = f"{node.name}/wide"
-        inputs = [cast(f"{name}_{n}", x, kind, wide) for n, x in enumerate(node.input)]
+        inputs = [cast(f"{name}_{n}", x, kind, int32) for n, x in enumerate(node.input)]
         if node.op in ("BitwiseAnd", "RightShift"):
             source = nodes[node.input[1].partition(":")[0]]
             while source.op == "Cast":
@@ -313,7 +318,7 @@ def _with_plain_integers(graph: Any) -> Any:
                 binary("Sub", name, quotient, 256 >> value)
         else:
             binary(node.op, name, *inputs)
-        cast(node.name, name, wide, kind)
+        cast(node.name, name, int32, kind)
     return result
 
 
@@ -346,7 +351,7 @@ def _value(variable: keras.Variable, widened: Mapping[str, str]) -> np.ndarray:
 
 
 def _partition(
-    whole: Any,
+    function: Any,
     weights: Sequence[Any],
     values: Sequence[np.ndarray],
     stored_bytes: Callable[[np.ndarray], int],
@@ -361,7 +366,7 @@ def _partition(
 
     sources: dict[str, frozenset[int]] = {x.name: frozenset([n]) for n, x in enumerate(weights)}
     derived: dict[str, Any] = {}  # the tensors of weights alone that the inputs' part reads
-    for op in whole.graph.get_operations():
+    for op in function.graph.get_operations():
         if op.type == "Placeholder":
             continue
         arguments = [x for x in op.inputs if x.name in sources]
@@ -371,10 +376,10 @@ def _partition(
             sources |= {x.name: of_op for x in op.outputs}
         else:
             derived |= {x.name: x for x in arguments if sources[x.name]}
-    derived |= {x.name: x for x in whole.outputs if sources.get(x.name)}
+    derived |= {x.name: x for x in function.outputs if sources.get(x.name)}
     if not derived:
         return [], [], []
-    evaluate = whole.prune(list(weights), list(derived.values()))
+    evaluate = function.prune(list(weights), list(derived.values()))
     results = dict(
         zip(derived, (x.numpy() for x in evaluate(*map(tf.constant, values))), strict=True)
     )
@@ -384,7 +389,7 @@ def _partition(
     for group in _join([sources[name] for name in derived]):
         names = [name for name in derived if sources[name] <= group]
         size = sum(stored_bytes(results[name]) for name in names)
-        if size <= _LARGER_RATIO * sum(stored_bytes(values[n]) for n in group) + _SMALL_BYTES:
+        if size <= _FOLDED_FACTOR * sum(stored_bytes(values[n]) for n in group) + _FOLDED_BYTES:
             constants += [(derived[name], results[name]) for name in names]
         else:
             stored += sorted(group)
@@ -403,7 +408,7 @@ def _join(sets: Sequence[frozenset[int]]) -> list[frozenset[int]]:
 
 
 def with_constants(graph: Any, constants: Mapping[str, np.ndarray], ends: list[str]) -> Any:
-    """Turns placeholders into constants, and leaves out what is neither an end nor read."""
+    """Turns placeholders into constants, and leaves out nodes that no end depends on."""
     import tensorflow as tf
 
     with quiet():
@@ -433,7 +438,7 @@ def plain_computation(model: keras.Model, max_length: int | None = None) -> Iter
         for layer in flat_layers(model)
         if getattr(layer, "inputs_quantizer", None) is not None
     ]
-    if max_length is not None and max_length <= _SHORT:
+    if max_length is not None and max_length <= _MAXIMUM_DIRECT_LENGTH:
         changes += [
             (layer, "method", "direct")
             for layer in flat_layers(model)

@@ -22,7 +22,7 @@ import numpy as np
 import keras_tnattn_runtime
 
 _COMMAND = (sys.executable, "-m", "keras_tnattn_runtime.trials")
-_LAST_BYTES = 2000  # of what a process printed before its end
+_LAST_BYTES = 2000  # of the output of a process before its end
 
 
 class _TrialProcess:
@@ -35,7 +35,7 @@ class _TrialProcess:
         self._printed: IO[bytes] | None = None
 
     def ask(self, function: str, *arguments: Any) -> Any:
-        """Returns what a function of `keras_tnattn_runtime.trials` returns.
+        """Returns the result of a function of `keras_tnattn_runtime.trials`.
 
         Raises:
             RuntimeError: If the function raises an error, or its process ends.
@@ -79,7 +79,8 @@ class _TrialProcess:
 
     def end(self) -> str:
         """Ends the process, if it was started by this one, and says how it ended."""
-        process, printed = self._process, self._printed
+        process = self._process
+        printed = self._printed
         self._process = self._printed = None
         if process is None or printed is None or self._owner != os.getpid():
             return "the runtime's process could not be started"
@@ -128,9 +129,9 @@ def outputs_of(
     return [keras.tree.flatten(answer) for answer in answers]
 
 
-def is_fast(content: bytes, other: bytes, example: Any, suffix: str) -> bool:
-    """Whether a file takes at most a tenth more time than another one, both given as contents."""
-    return _process.ask("is_fast", suffix, content, other, _as_arrays(example, True))
+def is_fast(content: bytes, baseline: bytes, example: Any, suffix: str) -> bool:
+    """Whether a file takes at most a tenth more time than a baseline, both given as contents."""
+    return _process.ask("is_fast", suffix, content, baseline, _as_arrays(example, True))
 
 
 def _as_arrays(example: Any, is_flat: bool) -> Any:

@@ -1,4 +1,4 @@
-"""A drop-in replacement for `keras.layers.Embedding` with finer rows for more frequent ids."""
+"""A replacement for `keras.layers.Embedding` with finer rows for more frequent ids."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from keras_tnattn.layers.factored_embedding import BaseFactoredEmbedding
 from keras_tnattn.typing import Shape, Tensor
 
 # Features that share a scale in a basis of integers.
-_GROUP = 64
+_BASIS_GROUP = 64
 
 
 @keras.saving.register_keras_serializable(package="keras_small")
@@ -157,10 +157,11 @@ class AdaptiveEmbedding(BaseFactoredEmbedding):
         ):
             packed = integer_groups.packed_size(rank, bits)
             integers = zeros((rows, packed), f"integers_{k}")
-            scales, largest = zeros((rows, 1), f"scales_{k}"), zeros((), f"largest_{k}", "float32")
+            scales = zeros((rows, 1), f"scales_{k}")
+            largest = zeros((), f"largest_{k}", "float32")
             self.packed_blocks.append((integers, scales, largest))
         shape = (max(self.block_ranks), self.output_dim)
-        self.packed_basis = PackedMatrix(self, "basis", shape, BASIS_BITS, _GROUP)
+        self.packed_basis = PackedMatrix(self, "basis", shape, BASIS_BITS, _BASIS_GROUP)
 
     def stored_matrices(self) -> dict[str, StoredMatrix]:
         """Returns the coordinates and the basis as integers, for which tensors can stand."""
@@ -186,8 +187,8 @@ class AdaptiveEmbedding(BaseFactoredEmbedding):
             rows = self.blocks[k]
         if rows is not None:
             return ops.cast(rows, self.compute_dtype)
-        rank, bits = self.block_ranks[k], cast("tuple[int, ...]", self.block_bits)[k]
-        rows = even_levels.dequantize_rows(self.packed_blocks[k], rank, bits)
+        bits = cast("tuple[int, ...]", self.block_bits)[k]
+        rows = even_levels.dequantize_rows(self.packed_blocks[k], self.block_ranks[k], bits)
         return ops.cast(rows, self.compute_dtype)
 
     def _places(self, ids: Tensor | None = None) -> Tensor:
@@ -217,7 +218,8 @@ class AdaptiveEmbedding(BaseFactoredEmbedding):
             inside = ops.logical_and(places >= start, places < start + rows)
             within = ops.where(inside, places - start, 0)
             if k == 0:  # ids out of range are looked up beyond the last row
-                inside, within = ops.logical_or(inside, outside), ops.where(outside, rows, within)
+                inside = ops.logical_or(inside, outside)
+                within = ops.where(outside, rows, within)
             found.append((k, inside[:, None], within))
         if self.block_bits is None or stand_in(self, "coordinates_0") is not None:
             coordinates = sum(self._float_rows(*block) for block in found)
@@ -240,7 +242,9 @@ class AdaptiveEmbedding(BaseFactoredEmbedding):
         """Returns the rows of some blocks of the same bits, which are unpacked together."""
         ranks = [self.block_ranks[k] for k, _, _ in found]
         bytes_of_row = integer_groups.packed_size(max(ranks), bits)
-        packed, scales, rank_of = 0.0, 0.0, 0.0
+        packed = 0.0
+        scales = 0.0
+        rank_of = 0.0
         for (k, inside, within), rank in zip(found, ranks, strict=True):
             integers, codes, largest = map(ops.convert_to_tensor, self.packed_blocks[k])
             row = ops.cast(ops.take(integers, within, axis=0), "float32")
@@ -259,11 +263,13 @@ class AdaptiveEmbedding(BaseFactoredEmbedding):
             ops.matmul(projected[..., : self.block_ranks[k]], ops.transpose(self._coordinates(k)))
             for k, _, _ in self._starts()
         ]
-        others = self.input_dim - sum(self.block_rows)
-        if others:
-            logits.append(ops.repeat(ops.zeros_like(logits[0][..., :1]), others, axis=-1))
-        whole = ops.concatenate(logits, axis=-1)
-        return ops.take(whole, self._places(), axis=-1) if self.reorder_rows else whole
+        zero_rows = self.input_dim - sum(self.block_rows)
+        if zero_rows:
+            logits.append(ops.repeat(ops.zeros_like(logits[0][..., :1]), zero_rows, axis=-1))
+        in_place_order = ops.concatenate(logits, axis=-1)
+        if not self.reorder_rows:
+            return in_place_order
+        return ops.take(in_place_order, self._places(), axis=-1)
 
     def quantized(self, block_bits: Sequence[int]) -> "AdaptiveEmbedding":
         """Returns a layer of integers with `block_bits` for the blocks, and a basis of 8 bits."""
@@ -301,17 +307,17 @@ class AdaptiveEmbedding(BaseFactoredEmbedding):
 
 
 def basis_bytes(rank: int, columns: int) -> int:
-    """Returns the bytes of a basis beside integers."""
-    return integer_groups.stored_bytes((rank, columns), BASIS_BITS, _GROUP, axis=1)
+    """Returns the bytes of a basis of integers."""
+    return integer_groups.stored_bytes((rank, columns), BASIS_BITS, _BASIS_GROUP, axis=1)
 
 
 def restored_basis(basis: np.ndarray) -> np.ndarray:
-    """Returns what a basis is beside integers."""
-    return integer_groups.rounded_matrix(basis, BASIS_BITS, _GROUP, axis=1)
+    """Returns a basis as it is restored from integers."""
+    return integer_groups.rounded_matrix(basis, BASIS_BITS, _BASIS_GROUP, axis=1)
 
 
 def position_bytes(input_dim: int) -> int:
-    """Returns the bytes of a position among so many."""
+    """Returns the bytes of a position among those of `input_dim` ids."""
     return next(size for size in (2, 3, 4) if input_dim <= 256**size)
 
 

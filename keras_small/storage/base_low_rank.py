@@ -1,4 +1,4 @@
-"""What the layers of low rank have in common."""
+"""The base class of layers whose kernel is a product of two thin matrices."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar

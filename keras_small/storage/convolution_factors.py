@@ -14,7 +14,7 @@ import numpy as np
 from keras_tnattn.ops import low_rank
 
 # The share of the mean second moment that is added to each in least squares.
-_DAMPING = 1e-6
+_RIDGE = 1e-6
 
 
 def kernel_error(
@@ -85,7 +85,7 @@ def tucker_factors(
 def tucker_series(
     kernel: np.ndarray, ranks: Sequence[tuple[int, int]], moment: np.ndarray | None = None
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yields what `tucker_factors` returns for each of several ranks; decomposes only once."""
+    """Yields the factors of `tucker_factors` for each of several ranks; decomposes only once."""
     *sizes, channels, filters = kernel.shape
     taps = math.prod(sizes)
     _, right, _ = channel_factors(kernel, moment)
@@ -99,8 +99,8 @@ def tucker_series(
     inner = np.linalg.qr(left[:, : max(a for a, _ in ranks)])[0]
     fit = _LeastSquares(np.kron(np.eye(taps), inner), kernel.reshape(-1, filters), moment)
     for a, b in ranks:
-        some = (np.arange(taps)[:, None] * inner.shape[1] + np.arange(a)).ravel()
-        core = fit.solution(some) @ right[:b].T
+        chosen = (np.arange(taps)[:, None] * inner.shape[1] + np.arange(a)).ravel()
+        core = fit.solution(chosen) @ right[:b].T
         yield inner[:, :a], core.reshape(*sizes, a, b), right[:b]
 
 
@@ -126,27 +126,28 @@ def spatial_factors(
 def spatial_series(
     kernel: np.ndarray, ranks: Sequence[int], moment: np.ndarray | None = None
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields what `spatial_factors` returns for each of several ranks; decomposes only once."""
-    high, *others, channels, filters = kernel.shape
-    wide = math.prod(others)
-    tensor = kernel.reshape(high, wide, channels, filters)
-    unfolded = np.swapaxes(tensor, 1, 2).reshape(high * channels, wide * filters)
+    """Yields the factors of `spatial_factors` for each of several ranks; decomposes only once."""
+    height, *other_sizes, channels, filters = kernel.shape
+    width = math.prod(other_sizes)
+    tensor = kernel.reshape(height, width, channels, filters)
+    unfolded = np.swapaxes(tensor, 1, 2).reshape(height * channels, width * filters)
     scale = None
     if moment is not None:
-        blocks = moment.reshape(high, wide, channels, high, wide, channels)
-        marginal = np.einsum("hwcgwd->hcgd", blocks).reshape(high * channels, -1) / wide
+        blocks = moment.reshape(height, width, channels, height, width, channels)
+        marginal = np.einsum("hwcgwd->hcgd", blocks).reshape(height * channels, -1) / width
         scale = low_rank.square_root(marginal)
     left, _, _ = low_rank.low_rank_factors(unfolded, scale)
-    whole = np.linalg.qr(left[:, : max(ranks)])[0].reshape(high, channels, -1)
-    most = whole.shape[-1]
-    basis = np.einsum("hcr,wv->hwcvr", whole, np.eye(wide)).reshape(-1, wide * most)
+    first = np.linalg.qr(left[:, : max(ranks)])[0].reshape(height, channels, -1)
+    maximum_rank = first.shape[-1]
+    basis = np.einsum("hcr,wv->hwcvr", first, np.eye(width)).reshape(-1, width * maximum_rank)
     fit = _LeastSquares(basis, kernel.reshape(-1, filters), moment)
-    ones = (1,) * len(others)
-    for rank in (min(rank, most) for rank in ranks):
-        second = fit.solution((np.arange(wide)[:, None] * most + np.arange(rank)).ravel())
+    ones = (1,) * len(other_sizes)
+    for rank in (min(rank, maximum_rank) for rank in ranks):
+        chosen = (np.arange(width)[:, None] * maximum_rank + np.arange(rank)).ravel()
+        second = fit.solution(chosen)
         yield (
-            whole[..., :rank].reshape(high, *ones, channels, rank),
-            second.reshape(1, *others, rank, filters),
+            first[..., :rank].reshape(height, *ones, channels, rank),
+            second.reshape(1, *other_sizes, rank, filters),
         )
 
 
@@ -155,13 +156,14 @@ class _LeastSquares:
 
     def __init__(self, basis: np.ndarray, target: np.ndarray, moment: np.ndarray | None) -> None:
         weighted = basis if moment is None else moment @ basis
-        self._gram, self._products = basis.T @ weighted, weighted.T @ target
+        self._gram = basis.T @ weighted
+        self._products = weighted.T @ target
 
-    def solution(self, some: np.ndarray) -> np.ndarray:
+    def solution(self, columns: np.ndarray) -> np.ndarray:
         """Returns `X` for the columns of these indices."""
-        gram = self._gram[np.ix_(some, some)]
-        gram = gram + (_DAMPING * np.trace(gram) / len(gram) + 1e-30) * np.eye(len(gram))
-        return np.linalg.solve(gram, self._products[some])
+        gram = self._gram[np.ix_(columns, columns)]
+        gram = gram + (_RIDGE * np.trace(gram) / len(gram) + 1e-30) * np.eye(len(gram))
+        return np.linalg.solve(gram, self._products[columns])
 
 
 def product(*factors: np.ndarray) -> np.ndarray:
@@ -173,11 +175,12 @@ def product(*factors: np.ndarray) -> np.ndarray:
         *factors: Kernels `(*k, C, F)`, the first one first; matrices have sizes of 1.
     """
     rank = max(factor.ndim for factor in factors) - 2
-    whole: np.ndarray | None = None
+    kernel: np.ndarray | None = None
     for factor in factors:
-        kernel = factor.reshape(*(1,) * (rank + 2 - factor.ndim), *factor.shape)
-        whole = kernel if whole is None else whole @ kernel
-    return whole if whole is not None else np.ones(())
+        ones = (1,) * (rank + 2 - factor.ndim)
+        factor = factor.reshape(ones + factor.shape)
+        kernel = factor if kernel is None else kernel @ factor
+    return kernel if kernel is not None else np.ones(())
 
 
 def ranks_within(kernel_shape: Sequence[int], share: float) -> tuple[int, int]:
@@ -188,6 +191,7 @@ def ranks_within(kernel_shape: Sequence[int], share: float) -> tuple[int, int]:
     *sizes, channels, filters = kernel_shape
     taps = math.prod(sizes)
     # taps (t C) (t F) + C (t C) + F (t F) = share taps C F
-    a, b = taps * channels * filters, channels**2 + filters**2
+    a = taps * channels * filters
+    b = channels**2 + filters**2
     t = (-b + math.sqrt(b * b + 4 * a * share * a)) / (2 * a)
     return max(1, min(channels, int(t * channels))), max(1, min(filters, int(t * filters)))

@@ -18,13 +18,14 @@ from keras_tnattn.typing import Tensor
 
 # The scale that suits normal numbers of variance 1, from which that of a row is found.
 _FIRST_SCALE = {2: 0.996, 3: 0.586, 4: 0.335, 6: 0.104, 8: 0.031}
-# The shares of it with which the search begins, because there are many scales that no other near
-# them beats; and how often integers and scale of a row are then fitted to each other.
-_BEGINNINGS, _FITS = (1.0, 0.7, 0.85, 1.15, 1.3), 2
+# The shares of it with which the search begins, because the error has many local minima.
+_FIRST_SHARES = (1.0, 0.7, 0.85, 1.15, 1.3)
+# How often the integers and the scale of a row are then fitted to each other.
+_FITS = 2
 # A scale is the largest one divided by a power of 2^(1/16).
-_STEPS = 16
+_SCALES_PER_OCTAVE = 16
 # Numbers of a matrix that are quantized at once.
-_NUMBERS = 2**20
+_NUMBERS_AT_ONCE = 2**20
 
 
 class EvenRows(NamedTuple):
@@ -66,13 +67,13 @@ def quantize_rows(matrix: np.ndarray, bits: int, importance: np.ndarray | None =
     matrix = np.asarray(matrix, "float32")
     weights = np.ones(matrix.shape[1]) if importance is None else np.asarray(importance)
     weights = (weights / (weights.mean() or 1.0)).astype("float32")
-    step = max(1, _NUMBERS // max(1, matrix.shape[1]))
+    step = max(1, _NUMBERS_AT_ONCE // max(1, matrix.shape[1]))
     parts = [matrix[start : start + step] for start in range(0, max(1, len(matrix)), step)]
     scales = np.concatenate([_fitted_scales(part, bits, weights) for part in parts])
     largest = np.float32(scales.max(initial=0.0) or 1.0)
-    exponents = -_STEPS * np.log2(np.maximum(scales / largest, 1e-30))
+    exponents = -_SCALES_PER_OCTAVE * np.log2(np.maximum(scales / largest, 1e-30))
     codes = np.clip(np.rint(exponents), 0, 255).astype("uint8")
-    rounded = largest * np.exp2(codes.astype("float32") / -_STEPS)
+    rounded = largest * np.exp2(codes.astype("float32") / -_SCALES_PER_OCTAVE)
     scales_of = np.split(rounded, range(step, len(matrix), step))
     integers = [
         pack(_rounded_integers(part, scale, bits).T, bits).T
@@ -82,7 +83,7 @@ def quantize_rows(matrix: np.ndarray, bits: int, importance: np.ndarray | None =
 
 
 def rounded_rows(matrix: np.ndarray, bits: int, importance: np.ndarray | None = None) -> np.ndarray:
-    """Returns what `quantize_rows` keeps of a matrix, in float32."""
+    """Returns a matrix as `quantize_rows` stores it, restored in float32."""
     rows = quantize_rows(matrix, bits, importance)
     return ops.convert_to_numpy(dequantize_rows(rows, matrix.shape[1], bits))
 
@@ -90,8 +91,9 @@ def rounded_rows(matrix: np.ndarray, bits: int, importance: np.ndarray | None = 
 def _fitted_scales(rows: np.ndarray, bits: int, weights: np.ndarray) -> np.ndarray:
     """Returns the best scales `(n, 1)` that fits of integers and scales in turns find."""
     first = np.sqrt(np.square(rows) @ weights / rows.shape[1])[:, None] * _FIRST_SCALE[bits]
-    best, least = first, np.full(first.shape, np.inf)
-    for share in _BEGINNINGS:
+    best = first
+    least_errors = np.full(first.shape, np.inf)
+    for share in _FIRST_SHARES:
         scales = share * first
         for _ in range(_FITS):
             near = _rounded_integers(rows, scales, bits) - _middle(bits)
@@ -99,7 +101,8 @@ def _fitted_scales(rows: np.ndarray, bits: int, weights: np.ndarray) -> np.ndarr
             scales = np.maximum(fitted, 0.0)[:, None]
         near = _rounded_integers(rows, scales, bits) - _middle(bits)
         errors = (np.square(scales * near - rows) @ weights)[:, None]
-        best, least = np.where(errors < least, scales, best), np.minimum(errors, least)
+        best = np.where(errors < least_errors, scales, best)
+        least_errors = np.minimum(errors, least_errors)
     return best
 
 
@@ -144,7 +147,7 @@ def numbers_of_rows(
 
 def steps(scales: Tensor, largest: Tensor) -> Tensor:
     """Returns the scales `s` of rows, a float32 tensor, from their codes."""
-    powers = ops.exp(ops.cast(scales, "float32") * (-math.log(2) / _STEPS))
+    powers = ops.exp(ops.cast(scales, "float32") * (-math.log(2) / _SCALES_PER_OCTAVE))
     return powers * ops.cast(largest, "float32")
 
 
@@ -162,7 +165,7 @@ def round_to_rows(matrix: Tensor, parts: Sequence[Tensor], bits: int) -> tuple[T
         bits: 2, 3, 4, 6 or 8.
 
     Returns:
-        The integers, and what they stand for, both float32 `(n, r)`.
+        The integers, and the floats that they stand for, both float32 `(n, r)`.
     """
     scale = steps(parts[1], parts[2])
     numbers = ops.round(ops.cast(matrix, "float32") / scale + _middle(bits))

@@ -23,7 +23,7 @@ PARTS = integer_groups.IntegerGroups._fields
 
 
 class Kernel:
-    """An attribute that restores a kernel from what a layer stores of it."""
+    """An attribute that restores a kernel from the parts that a layer stores."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -83,7 +83,7 @@ class LoopKernels(keras.layers.Layer):
 
 
 class IntegerKernels(keras.layers.Layer):
-    """What layers whose kernels are integers have in common; the first base of each.
+    """The first base of each layer whose kernels are integers.
 
     Args:
         *args: Arguments of the layer.
@@ -100,7 +100,8 @@ class IntegerKernels(keras.layers.Layer):
     def __init__(self, *args: Any, bits: int, group_size: int = 32, **kwargs: Any) -> None:
         integer_groups.check_group_bits(bits)
         super().__init__(*args, **kwargs)
-        self.bits, self.group_size = bits, check_int("group_size", group_size)
+        self.bits = bits
+        self.group_size = check_int("group_size", group_size)
 
     def __dir__(self) -> list[str]:
         # Keras reads all that `dir` names when it saves or loads; a kernel would be restored.
@@ -182,7 +183,8 @@ class IntegerKernels(keras.layers.Layer):
         return matrices
 
     def _as_kernel(self, name: str, matrix: Tensor) -> Tensor:
-        shape, (rows, columns) = self._kernel_shapes[name], self._axes(name)
+        shape = self._kernel_shapes[name]
+        rows, columns = self._axes(name)
         order = rows + columns
         kernel = ops.reshape(matrix, [shape[i] for i in order])
         if order == sorted(order):
@@ -280,11 +282,11 @@ class IntegerKernels(keras.layers.Layer):
             new.assign_kernel(name, floats, moment, step, symmetric)
         ids = {id(kernel) for kernel in kernels.values()}
         packed = {id(weight) for weight in new.packed_weights}
-        others = [weight for weight in layer.weights if id(weight) not in ids]
-        places = [weight for weight in new.weights if id(weight) not in packed]
-        for place, weight in zip(places, others, strict=True):
+        old_weights = [weight for weight in layer.weights if id(weight) not in ids]
+        new_weights = [weight for weight in new.weights if id(weight) not in packed]
+        for new_weight, weight in zip(new_weights, old_weights, strict=True):
             # A copy: variables of JAX that share an array lose it when one of them is trained.
-            place.assign(np.array(ops.convert_to_numpy(weight)))
+            new_weight.assign(np.array(ops.convert_to_numpy(weight)))
         return new
 
     @property
@@ -317,7 +319,8 @@ class IntegerKernels(keras.layers.Layer):
             (rank, shape[-1]), b_initializer, dtype="float32", name="lora_kernel_b"
         )
         self._tracker.lock()
-        self.lora_enabled, self.lora_rank = True, rank
+        self.lora_enabled = True
+        self.lora_rank = rank
         self.lora_alpha = rank if lora_alpha is None else lora_alpha
 
     def quantize(self, mode: str | None = None, **kwargs: Any) -> None:

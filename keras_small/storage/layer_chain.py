@@ -127,7 +127,7 @@ def chain_of(layer: keras.layers.Layer, kernels: Sequence[np.ndarray]) -> LayerC
     if reason is not None:
         raise ValueError(f"Expected a convolution to factor. Received: {layer.name}, {reason}")
     rank = len(layer.kernel_size)
-    kernels = [k.reshape(*(1,) * (rank + 2 - k.ndim), *k.shape) for k in kernels]
+    kernels = [k.reshape((1,) * (rank + 2 - k.ndim) + k.shape) for k in kernels]
     places = _places(layer, [kernel.shape[:-2] for kernel in kernels])
     parts = []
     for number, kernel in enumerate(kernels):
@@ -205,12 +205,14 @@ def patches(layer: keras.layers.Layer, inputs: Tensor) -> np.ndarray:
     count = int(np.prod(sizes)) * channels
     # A kernel whose filters are the entries of a patch.
     eye = np.eye(count, dtype="float32").reshape(*sizes, channels, count)
-    padding, inputs = layer.padding, ops.cast(inputs, "float32")
+    padding = layer.padding
+    inputs = ops.cast(inputs, "float32")
     if padding == "causal":
         steps = layer.dilation_rate[0] * (sizes[0] - 1)
-        before = [(0, 0)] * 3
+        before = [(0, 0), (0, 0), (0, 0)]
         before[1 if axis == -1 else 2] = (steps, 0)
-        inputs, padding = ops.pad(inputs, before), "valid"
+        inputs = ops.pad(inputs, before)
+        padding = "valid"
     rows = []
     for group in ops.split(inputs, layer.groups, axis=axis):
         outputs = ops.conv(

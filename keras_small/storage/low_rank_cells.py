@@ -17,7 +17,7 @@ SIDES = ("left", "right")
 
 
 class LowRankKernels(LoopKernels):
-    """What these cells have in common; the first base of each.
+    """The first base of each cell of low rank.
 
     The kernel `(I, J)` and the recurrent kernel `(U, J)`, with `J = U`, `3 U` or `4 U` for simple,
     gated and long short-term memory, are products `A B` with `A` of shape `(I, r)` or `(U, r)` and

@@ -147,9 +147,9 @@ class LowRankEinsumDense(BaseLowRank):
 
     def _sizes(self, input_shape: Shape) -> dict[str, Any]:
         """Returns the size of each named axis; an axis of the kernel alone may come first."""
-        whole = keras.layers.EinsumDense(self.equation, self.output_shape)
+        plain = keras.layers.EinsumDense(self.equation, self.output_shape)
         inputs, _, output = labels_of(self.equation)
-        return _sizes(output, whole.compute_output_shape(input_shape)) | _sizes(inputs, input_shape)
+        return _sizes(output, plain.compute_output_shape(input_shape)) | _sizes(inputs, input_shape)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         inputs, _, output = labels_of(self.equation)

@@ -17,7 +17,7 @@ class PackedMatrix:
 
     Args:
         layer: The layer, which gets the weights.
-        name: What their names begin with.
+        name: The beginning of their names.
         shape: The shape of the matrix.
         bits: 2, 3, 4, 6 or 8.
         group_size: Entries that share a scale and a zero. Default: those of a whole row.
@@ -31,13 +31,19 @@ class PackedMatrix:
         bits: int,
         group_size: int | None = None,
     ) -> None:
-        self.shape, self.bits, self.group_size = shape, bits, group_size or shape[1]
-        options = {"trainable": False, "autocast": False}
+        self.shape = shape
+        self.bits = bits
+        self.group_size = group_size or shape[1]
         shapes = integer_groups.packed_shapes(shape, bits, self.group_size, axis=1)
         dtypes = {part: "float32" if part == "largest" else "uint8" for part in PARTS}
         self.weights = [
             layer.add_weight(
-                shapes[part], "zeros", dtype=dtypes[part], name=f"{name}_{part}", **options
+                shapes[part],
+                "zeros",
+                dtype=dtypes[part],
+                trainable=False,
+                autocast=False,
+                name=f"{name}_{part}",
             )
             for part in PARTS
         ]
@@ -57,7 +63,7 @@ class PackedMatrix:
             weight.assign(part)
 
     def rounded(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the integers of a matrix with the present steps, and what they stand for."""
+        """Rounds a matrix with the present steps; returns its integers and the restored floats."""
         return integer_groups.round_to_groups(
             matrix, self.weights, self.bits, self.group_size, axis=1
         )

@@ -178,8 +178,8 @@ def quantized_layer(
             change.
         bits: 2, 3, 4, 6 or 8.
         group_size: Weights along the inputs of a unit that share a scale. Defaults to 32.
-        moments: By the name of a kernel the second moment `(n, n)` of what it multiplies as a
-            matrix `(n, m)`, of a convolution of its patches; the errors of the outputs are then
+        moments: The second moment `(n, n)` of the inputs of each kernel as a matrix `(n, m)`, by
+            its name; for a convolution that of patches. The errors of the outputs are then
             smaller. Default: the errors of the kernels count.
         step: The scale of all groups of a kernel, as a share of the root of the mean square of its
             weights, for files whose integers are coded. Default: each group has its own.

@@ -184,10 +184,11 @@ def check_unquantized(layer: keras.layers.Layer, kind: type[keras.layers.Layer])
 
 
 def rounded_core(core: np.ndarray, bits: int | None, float_size: int) -> tuple[np.ndarray, int]:
-    """Returns what a layer with `bits` keeps of a core, and the bytes that it takes."""
+    """Returns a core as a layer with `bits` restores it, and the bytes that it takes."""
     if bits is None or core.shape[1] == 1:
         return core, float_size * core.size
-    axes, shape = _row_axes(core.shape), _row_matrix(core.shape)
+    axes = _row_axes(core.shape)
+    shape = _row_matrix(core.shape)
     ordered = np.transpose(core, axes)
     rounded = integer_groups.rounded_matrix(ordered.reshape(shape), bits, shape[1], axis=1)
     size = integer_groups.stored_bytes(shape, bits, shape[1], axis=1)

@@ -57,7 +57,8 @@ class QuantizedPositionEmbedding(IntegerKernels):
         self.built = True
 
     def call(self, inputs: Tensor, start_index: Any = 0, positions: Tensor | None = None) -> Tensor:
-        shape, table = ops.shape(inputs), self.position_embeddings
+        shape = ops.shape(inputs)
+        table = self.position_embeddings
         if positions is not None:
             rows = ops.take(table, positions, axis=0)
         else:

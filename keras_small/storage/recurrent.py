@@ -1,4 +1,4 @@
-"""Recurrent layers on other cells: the way in which a trained one gets smaller kernels."""
+"""Replaces the cells of recurrent layers, so that a trained one gets smaller kernels."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-_OPTIONS = (
+_LAYER_OPTIONS = (
     "return_sequences",
     "return_state",
     "go_backwards",
@@ -52,7 +52,7 @@ def on_other_cells(
         trainable=layer.trainable,
         dtype=layer.dtype_policy,
         name=layer.name,
-        **{name: getattr(layer, name) for name in _OPTIONS},
+        **{name: getattr(layer, name) for name in _LAYER_OPTIONS},
     )
     new.supports_masking = layer.supports_masking
     new.build_from_config(layer.get_build_config())

@@ -54,30 +54,32 @@ class StoredMatrix:
     def arranged(self, matrix: np.ndarray) -> np.ndarray:
         """Returns an array with an entry for each integer, or each group, in the tensor's shape."""
         if matrix.shape != self.numbers.shape:
-            whole = np.repeat(matrix, self.group_size, axis=self.axis)
-            matrix = whole.take(range(self.numbers.shape[self.axis]), axis=self.axis)
+            repeated = np.repeat(matrix, self.group_size, axis=self.axis)
+            matrix = repeated.take(range(self.numbers.shape[self.axis]), axis=self.axis)
         parts = matrix.reshape([self.shape[axis] for axis in self.order])
         return parts.transpose(np.argsort(self.order))
 
     def padded(self) -> "StoredMatrix":
-        """Returns a matrix whose last group is full, of as many zeros as it lacks."""
-        groups, lacking = self.scales.shape[self.axis], [(0, 0), (0, 0)]
+        """Returns a matrix whose last group is filled up with zeros."""
+        groups = self.scales.shape[self.axis]
+        padding = [(0, 0), (0, 0)]
         if groups > 1:
-            lacking[self.axis] = (0, -self.numbers.shape[self.axis] % self.group_size)
-        return dataclasses.replace(self, numbers=np.pad(self.numbers, lacking))
+            padding[self.axis] = (0, -self.numbers.shape[self.axis] % self.group_size)
+        return dataclasses.replace(self, numbers=np.pad(self.numbers, padding))
 
     def grouped(self, matrix: np.ndarray) -> np.ndarray:
         """Returns an array with an entry for each integer, or each group, with an axis of groups.
 
         Axis 0 becomes the groups and their entries, one or all, or axis 1. The matrix is padded.
         """
-        groups, (rows, columns) = self.scales.shape[self.axis], matrix.shape
+        groups = self.scales.shape[self.axis]
+        rows, columns = matrix.shape
         return matrix.reshape((groups, -1, columns) if self.axis == 0 else (rows, groups, -1))
 
     def values(self) -> np.ndarray:
         """Returns the tensor, float32."""
-        numbers, zeros = self.arranged(self.numbers), self.arranged(self.zeros)
-        return (numbers - zeros) * self.arranged(self.scales)
+        centered = self.arranged(self.numbers) - self.arranged(self.zeros)
+        return centered * self.arranged(self.scales)
 
 
 @contextlib.contextmanager

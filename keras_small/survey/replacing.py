@@ -139,7 +139,7 @@ class _Marked:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         outputs = super().__call__(*args, **kwargs)  # type: ignore[misc]
-        # Layers without `build` build what they hold when they are called.
+        # Layers without `build` build their inner layers when they are called.
         _replace_awaited(self)
         return outputs
 

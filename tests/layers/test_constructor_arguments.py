@@ -9,7 +9,8 @@ import pytest
 from conformance import tokens
 
 import keras_tnattn
-from keras_tnattn import layers, storage
+from keras_small import storage
+from keras_tnattn import layers
 from keras_tnattn.layers.base_layer import BaseLayer
 
 PUBLIC = [getattr(keras_tnattn, name) for name in keras_tnattn.__all__]

@@ -1,4 +1,4 @@
-"""The command line `keras-tnattn compress`."""
+"""The command `keras-tnattn compress`: makes a run or any Keras model smaller."""
 
 import contextlib
 import dataclasses
@@ -87,7 +87,7 @@ class CompressOptions(Options):
     tolerance: float | None = option(
         None,
         MODEL,
-        "largest relative error of each layer (of its outputs with data, else of its weights); not "
+        "maximum relative error of each layer (of its outputs with data, else of its weights); not "
         "with --target or --max-drop",
         metavar="E",
         ge=0,
@@ -109,8 +109,8 @@ class CompressOptions(Options):
     bits: int | None = option(
         None,
         MODEL,
-        "store weights as integers of so many bits or more, 32 for floats alone (default: 2, with "
-        "factors of 8 or 4, whatever keeps most; without a goal only the reports)",
+        "minimum bits of the integers that store weights, 32 for floats alone (default: 2, with "
+        "factors of 8 or 4, whatever loses least; without a goal only the reports)",
         choices=(32, 8, 4, 3, 2),
     )
     coded: bool = option(
@@ -270,8 +270,16 @@ main = Program(
     CompressOptions,
     _compress,
     (
-        *("model", "target", "max_drop", "max_flips", "bits", "coded"),
-        *("data", "heal_epochs", "export", "output"),
+        "model",
+        "target",
+        "max_drop",
+        "max_flips",
+        "bits",
+        "coded",
+        "data",
+        "heal_epochs",
+        "export",
+        "output",
     ),
 )
 
@@ -321,7 +329,7 @@ def _compress_file(path: Path, name: str, folder: Path, args: CompressOptions) -
 
 
 def _data(model: Any, args: CompressOptions) -> tuple[Any, Any]:
-    """Returns inputs, and what measures accuracy on others, as far as `--data` has them."""
+    """Returns inputs, and a metric of accuracy on others, as far as `--data` has them."""
     if args.data is None:
         return None, None
     if args.label_column is None:
@@ -404,7 +412,7 @@ def _compress_texts(run: TrainedRun, path: Path, folder: Path, args: CompressOpt
         write(result, folder, (), {}, (args.model,))
         return
     scores = run.scores(result)
-    files = {  # what `predict.py` and `evaluate.py` read of a run, besides the model
+    files = {  # which `predict.py` and `evaluate.py` read of a run, besides the model
         "config.json": (path / "config.json").read_text(encoding="utf-8"),
         "data.json": json.dumps(run.description(result), indent=2) + "\n",
         **_results(result, scores, args),
@@ -478,7 +486,8 @@ def _results(result: Any, scores: dict[str, Any], args: CompressOptions) -> dict
     """Returns `results.json`: options, how many epochs of healing were kept, sizes and scores."""
     names = [*RECORDED_OPTIONS, "heal_epochs"]
     names += ["learning_rate", "from_logits"] if args.heal_epochs else []
-    how = {name: getattr(args, name) for name in names} | {"healed_epochs": result.healed_epochs}
+    options = {name: getattr(args, name) for name in names}
+    options["healed_epochs"] = result.healed_epochs
     report = result.report
     sizes = {
         f"{name}_{when}": getattr(report, f"{name}_{when}")
@@ -486,7 +495,7 @@ def _results(result: Any, scores: dict[str, Any], args: CompressOptions) -> dict
         for when in ("before", "after")
     }
     promise = None if report.promise is None else dataclasses.asdict(report.promise)
-    content = {"compressed": how, **sizes, "times_smaller": report.ratio, **scores}
+    content = {"compressed": options, **sizes, "times_smaller": report.ratio, **scores}
     content |= {"promise": promise} if promise else {}
     return {"results.json": json.dumps(content, indent=2) + "\n"}
 

@@ -1,4 +1,4 @@
-"""Codes of arrays: the same bytes again, about as few as the entropy says, of bounded size."""
+"""Coded arrays have about the bytes of their entropy, and decode to the same arrays."""
 
 import math
 import tracemalloc
@@ -25,7 +25,7 @@ NUMBERS = {
 @pytest.mark.parametrize("make", NUMBERS.values(), ids=NUMBERS)
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "float16", "int32", "int64", "bool"])
 def test_decoding_gives_the_same_bytes(make, dtype, monkeypatch):
-    monkeypatch.setattr(arrays, "_SYMBOLS", 100)
+    monkeypatch.setattr(arrays, "_SYMBOLS_AT_ONCE", 100)
     for shape in SHAPES:
         array = np.asarray(make(shape)).astype(dtype)
         codes = [arrays.encode(array)]
@@ -96,7 +96,7 @@ def test_sorted_rows_take_the_bytes_of_their_order_less():
 
 def test_no_array_is_much_larger_than_its_code():
     array = np.zeros(10**6, "float32")
-    assert len(arrays.encode(array)[1]) == array.nbytes / arrays.MOST_TIMES_LARGER
+    assert len(arrays.encode(array)[1]) == array.nbytes / arrays.MAXIMUM_FACTOR
     for method in arrays.METHODS:
         with pytest.raises(ValueError, match="100 bytes do not code 25601"):
             arrays.decode(bytes(100), method, np.dtype("uint8"), (25601,))

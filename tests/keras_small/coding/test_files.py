@@ -485,7 +485,7 @@ def test_what_cannot_be_coded_is_refused_before_the_work(tmp_path, monkeypatch):
     message = "built in a thread.*RuntimeError: another thread. Save the model as a .keras file"
     with pytest.raises(ValueError, match=message):
         save_model(model, tmp_path / "model.tnz")
-    monkeypatch.setattr(compressing, "select_layers", None)
+    monkeypatch.setattr(compressing, "survey_of", None)
     with pytest.raises(ValueError, match=message):
         compress(model, 2.0, coded=True, verbose=0)
     assert not list(tmp_path.iterdir())

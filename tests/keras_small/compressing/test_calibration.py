@@ -1,4 +1,4 @@
-"""What is observed of each layer belongs to the inputs that this layer really gets."""
+"""Layers are observed on the inputs that they really get."""
 
 import keras
 import numpy as np

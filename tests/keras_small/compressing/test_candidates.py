@@ -1,4 +1,4 @@
-"""Candidates are priced by the bytes that they will have, and by the errors."""
+"""Candidates have the bytes and the errors of the layers that are made of them."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""The cost that is told before a compression starts."""
+"""The time of a compression is estimated before it starts."""
 
 import time
 

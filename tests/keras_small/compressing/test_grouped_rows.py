@@ -1,4 +1,4 @@
-"""Rows on a grid: what two cores can represent is found, and rows move to where they fit."""
+"""Rows on a grid: two cores recover rows of their form, and rows move to places that fit."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""The promise about answers: what is counted, its bound, and what is returned by them."""
+"""Promises about answers: the count of changes, its bound, and the model that they return."""
 
 import math
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What cannot be compressed is said in a sentence; what can be goes on."""
+"""Models that cannot be compressed are refused in a sentence; the others are compressed."""
 
 import keras
 import numpy as np

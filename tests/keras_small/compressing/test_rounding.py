@@ -1,4 +1,4 @@
-"""Integers are trained as floats that are rounded whenever they are read."""
+"""Integers are trained as floats, fake-quantized with the existing scales (straight-through)."""
 
 import keras
 import numpy as np

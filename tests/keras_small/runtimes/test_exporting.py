@@ -14,7 +14,7 @@ from keras_small import compress, export
 from keras_small.formats import chains, low_rank
 from keras_small.formats.recurrent import quantize_cells
 from keras_small.runtimes import file_costs, file_sizes
-from keras_small.runtimes.expected import Expected, fewest_exact
+from keras_small.runtimes.expected import Expected, minimum_exact
 from keras_small.runtimes.exporting import write_file
 from keras_small.runtimes.forms import FORMS
 from keras_small.storage import (
@@ -172,14 +172,14 @@ def test_as_few_products_as_possible_are_exact():
         tried.append(exact)
         return float(np.linalg.norm([e for name, e in errors.items() if name not in exact]))
 
-    assert fewest_exact(list(errors), error_of, 1.0) == frozenset()
-    assert fewest_exact(list(errors), error_of, 0.31) == {"c"}
+    assert minimum_exact(list(errors), error_of, 1.0) == frozenset()
+    assert minimum_exact(list(errors), error_of, 0.31) == {"c"}
     tried.clear()
-    assert fewest_exact(list(errors), error_of, 0.045) == {"a", "b", "c"}
+    assert minimum_exact(list(errors), error_of, 0.045) == {"a", "b", "c"}
     assert len(tried) == 6  # none, all but each, and what is enough by these errors
-    assert fewest_exact(list(errors), error_of, 0.0) == set(errors)
+    assert minimum_exact(list(errors), error_of, 0.0) == set(errors)
     # Together they are worse than each by itself.
-    assert fewest_exact(["a", "b"], lambda exact: 1.0 - len(exact) / 2, 0.5) == {"a"}
+    assert minimum_exact(["a", "b"], lambda exact: 1.0 - len(exact) / 2, 0.5) == {"a"}
 
 
 def test_inputs_with_other_names_are_timed_in_order(tmp_path):
@@ -563,8 +563,8 @@ def integer_products():
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="other backends fold weights")
 def test_rounded_inputs_spoil_outputs_no_more_than_they_may(tmp_path, monkeypatch):
     onnx = pytest.importorskip("onnx")
-    monkeypatch.setattr("keras_small.runtimes.onnx_kernels._BLOCKED", 1)
-    monkeypatch.setattr("keras_small.runtimes.onnx_kernels._BY_COLUMN", 1)
+    monkeypatch.setattr("keras_small.runtimes.onnx_kernels._MINIMUM_BLOCKED", 1)
+    monkeypatch.setattr("keras_small.runtimes.onnx_kernels._MINIMUM_BY_COLUMN", 1)
     model = integer_products()
     example = np.random.default_rng(0).integers(0, 50, (3, 9)).astype("int32")
     expected = model.predict(example, verbose=0)
@@ -605,8 +605,8 @@ def test_rounded_inputs_spoil_outputs_no_more_than_they_may(tmp_path, monkeypatc
 )
 def test_products_of_few_rows_read_blocks(shape, merging, operation, tmp_path, monkeypatch):
     onnx = pytest.importorskip("onnx")
-    monkeypatch.setattr("keras_small.runtimes.onnx_kernels._BLOCKED", 1)
-    monkeypatch.setattr("keras_small.runtimes.onnx_kernels._BY_COLUMN", 1)
+    monkeypatch.setattr("keras_small.runtimes.onnx_kernels._MINIMUM_BLOCKED", 1)
+    monkeypatch.setattr("keras_small.runtimes.onnx_kernels._MINIMUM_BY_COLUMN", 1)
     parts = [getattr(keras.layers, name)() for name in merging]
     parts += [keras.layers.Dense(96, "relu"), keras.layers.Dense(64), keras.layers.Dense(32)]
     model = compress(keras.Sequential([keras.Input(shape), *parts]), bits=4, formats=()).model
@@ -618,7 +618,7 @@ def test_products_of_few_rows_read_blocks(shape, merging, operation, tmp_path, m
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="other backends fold weights")
 def test_rows_of_different_sizes_have_scales_of_their_own(tmp_path, monkeypatch):
     onnx = pytest.importorskip("onnx")
-    monkeypatch.setattr("keras_small.runtimes.onnx_kernels._BY_COLUMN", 1)
+    monkeypatch.setattr("keras_small.runtimes.onnx_kernels._MINIMUM_BY_COLUMN", 1)
     parts = [keras.layers.Dense(n, "relu", use_bias=False) for n in (32, 24)]
     model = compress(keras.Sequential([keras.Input((48,)), *parts]), bits=8, formats=()).model
     data = np.random.default_rng(0).normal(size=(300, 48)).astype("float32")

@@ -19,8 +19,8 @@ from keras_small.storage.stand_ins import StoredMatrix  # noqa: E402
 
 @pytest.fixture(autouse=True)
 def small_products_count(monkeypatch):
-    monkeypatch.setattr(onnx_kernels, "_BY_COLUMN", 1)
-    monkeypatch.setattr(onnx_kernels, "_BLOCKED", 1)
+    monkeypatch.setattr(onnx_kernels, "_MINIMUM_BY_COLUMN", 1)
+    monkeypatch.setattr(onnx_kernels, "_MINIMUM_BLOCKED", 1)
 
 
 def stored(rows, columns, bits, group_size, axis=0, shape=None, order=(0, 1)):
@@ -133,8 +133,8 @@ def test_sequences_multiply_with_8_bits(bits):
 
 @pytest.mark.parametrize("operation", ["DynamicQuantizeMatMul", "MatMulNBits"])
 def test_small_products_stay_in_floats(operation, monkeypatch):
-    monkeypatch.setattr(onnx_kernels, "_BY_COLUMN", 2**17)
-    monkeypatch.setattr(onnx_kernels, "_BLOCKED", 2**18)
+    monkeypatch.setattr(onnx_kernels, "_MINIMUM_BY_COLUMN", 2**17)
+    monkeypatch.setattr(onnx_kernels, "_MINIMUM_BLOCKED", 2**18)
     group_size = 1000 if operation == "DynamicQuantizeMatMul" else 32
     matrix, values = stored(64, 24, 8, group_size)
     inputs = np.random.default_rng(1).normal(size=(3, 64)).astype("float32")

@@ -1,4 +1,4 @@
-"""New files are tried in a process of its own, which may end."""
+"""New files are tried in a process of their own, whose crash ends no other."""
 
 import os
 import sys

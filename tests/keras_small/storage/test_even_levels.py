@@ -66,7 +66,7 @@ def test_what_is_important_is_rounded_better():
 
 def test_many_rows_are_quantized_in_parts(monkeypatch):
     whole = even_levels.quantize_rows(MATRIX, 3)
-    monkeypatch.setattr(even_levels, "_NUMBERS", 5 * 13)
+    monkeypatch.setattr(even_levels, "_NUMBERS_AT_ONCE", 5 * 13)
     parts = even_levels.quantize_rows(MATRIX, 3)
     np.testing.assert_array_equal(parts.integers, whole.integers)
     np.testing.assert_array_equal(parts.scales, whole.scales)

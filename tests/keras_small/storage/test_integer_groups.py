@@ -220,7 +220,7 @@ def test_parts_of_a_matrix_have_one_largest_scale(monkeypatch, axis, by_moment):
     rows = RNG.normal(size=(90, size))
     moment = rows.T @ rows / 90 if by_moment else None
     whole = integer_groups.quantize_groups(MATRIX, 4, 16, axis, moment)
-    monkeypatch.setattr(integer_groups, "_NUMBERS", 3 * size)
+    monkeypatch.setattr(integer_groups, "_NUMBERS_AT_ONCE", 3 * size)
     if by_moment:
         moment = integer_groups.FactoredMoment.of(moment)
     parts = integer_groups.quantize_groups(MATRIX, 4, 16, axis, moment)

@@ -251,7 +251,7 @@ def test_errors_name_what_was_given():
 
 @keras.saving.register_keras_serializable(package="test_quantized")
 class PositionEmbedding(L.Layer):
-    """What matters of the layer of keras-hub."""
+    """The layer of keras-hub, as far as it matters here."""
 
     def __init__(self, sequence_length, initializer="glorot_uniform", **kwargs):
         super().__init__(**kwargs)

@@ -1,4 +1,4 @@
-"""Classifiers of texts."""
+"""Exports classifiers of texts."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -18,8 +18,8 @@ from keras_tnattn_train.exports.task import Task
 
 # Texts with which a written folder is tried, besides the examples.
 _TEXTS = ("", "a text", "Words, and more words.")
-# How far probabilities may be off: Keras' int8 rounds inputs, and files do not.
-_TOLERANCE = 0.02
+# Maximum error of probabilities: Keras' int8 rounds inputs, and files do not.
+_MAXIMUM_PROBABILITY_ERROR = 0.02
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Classifier(Task):
 
     Args:
         model: A model from ids `(B, L)` to class probabilities `(B, C)`.
-        vectorizer: What turns texts into ids, e.g. from `keras_tnattn.text.words.learn_words`, or a
+        vectorizer: The vectorizer of texts, e.g. from `keras_tnattn.text.words.learn_words`, or a
             layer of `keras_tnattn.text.word_vectorizer`. Versions take any layer.
         class_names: The `C` names.
         split_words: For versions, a function from strings `(B,)` to the words `(B, None)` of the
@@ -74,7 +74,7 @@ class Classifier(Task):
         expected = keras.ops.convert_to_numpy(self.model(self._words()(texts), training=False))
         outputs = reader.load(folder).probabilities(texts)
         error = np.abs(outputs - expected).max()
-        if not error <= _TOLERANCE:
+        if not error <= _MAXIMUM_PROBABILITY_ERROR:
             raise RuntimeError(f"its probabilities are off by {error:.2g}")
 
     def signatures(self) -> Signatures:

@@ -1,4 +1,4 @@
-"""Language models, which continue texts."""
+"""Exports language models, which continue texts."""
 
 import dataclasses
 import functools
@@ -18,10 +18,10 @@ from keras_tnattn.typing import Tensor
 from keras_tnattn_runtime import reader
 from keras_tnattn_train.exports.task import Task
 
-# How many tokens of each text are compared with those of the model.
-_COMPARED = 20
-# How far logits may be off, as a share of the largest: Keras' int8 rounds inputs, and files do not.
-_TOLERANCE = 0.02
+# Maximum tokens of each text that are compared with those of the model.
+_COMPARED_TOKENS = 20
+# Maximum error of logits, as a share of the largest: Keras' int8 rounds inputs, and files do not.
+_MAXIMUM_LOGIT_ERROR = 0.02
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,8 +29,8 @@ class LanguageModel(Task):
     """A language model.
 
     A portable folder has a file of the runtime, `prompt`, from ids to the logits of the next one
-    and a state, which is what `keras_tnattn.search.model_steps.LanguageModelSteps` keeps of earlier
-    tokens; and, if it keeps any, a second one with the same weights, `step`, from the ids so far
+    and a state, in which `keras_tnattn.search.model_steps.LanguageModelSteps` keeps earlier tokens;
+    and, if it keeps any, a second one with the same weights, `step`, from the ids so far
     and the state to logits and the new state. It is a function from a prompt to its continuation,
     whose `stream` yields each token as soon as it is chosen. A version is no SavedModel:
     `keras_tnattn_serving` generates with its engines, of which it needs at least one.
@@ -95,13 +95,13 @@ class LanguageModel(Task):
 
 
 def _compare(loaded: reader.LanguageModel, steps: LanguageModelSteps, text: str) -> None:
-    """Compares the logits after a prompt and after what the folder chooses next."""
+    """Compares the logits after a prompt, and after each token that the folder chooses next."""
     ids = loaded.prompt(text)
-    count = min(_COMPARED, loaded.room(ids))
+    count = min(_COMPARED_TOKENS, loaded.room(ids))
     for n, logits in enumerate(loaded.logits(ids, count)):
         expected = keras.ops.convert_to_numpy(steps.start(np.array([ids])).logits)[0]
         error = np.abs(logits - expected).max() / max(1, np.abs(expected).max())
-        if not error <= _TOLERANCE:
+        if not error <= _MAXIMUM_LOGIT_ERROR:
             raise RuntimeError(
                 f"it continues {text!r} in another way than the model: after {n} tokens its logits "
                 f"are off by {error:.2g} of the largest"
@@ -110,7 +110,7 @@ def _compare(loaded: reader.LanguageModel, steps: LanguageModelSteps, text: str)
 
 
 def _computations(steps: LanguageModelSteps) -> tuple[Computation, Computation, list[bool]]:
-    """Returns what the files compute, and which states have room for ids.
+    """Returns the computations of the files, and which states have room for ids.
 
     The first computation is from `ids`, `(B, P)`, 0 for padding on the left, to `logits` `(B, V)`
     and `next_000` and so on, `(B, ...)`, a state with places for the `P` ids; the second one from

@@ -1,5 +1,4 @@
-"""Vocabularies and model files in fewer bytes than gzip finds, for pages; `unpacking.js` restores
-them."""
+"""Packs vocabularies and model files for pages in fewer bytes than gzip; see `unpacking.js`."""
 
 import base64
 import bisect
@@ -17,22 +16,23 @@ import numpy as np
 
 from keras_small.coding import arrays
 
-_MARKS = 26  # letters that say how much of the last word the next one repeats
+_MARKS = 26  # letters for the lengths of the prefixes that words share with the previous one
 _FIRST_MARKS = ("A", "\ue000", "\U000f0000")
-_WHOLE = 2**52  # numbers below are exact in JavaScript
-# Bytes of a tensor that is worth a place in the list, and of one that gets tables of its own.
-_SMALLEST, _LARGE = 1024, 2**16
-_REPEATED = 16  # times that gzip makes a tensor smaller that has mostly repetitions
+_EXACT_LIMIT = 2**52  # integers below are exact in JavaScript
+# Minimum bytes to pack a tensor; to give it its own tables.
+_MINIMUM_PACKED = 1024
+_MINIMUM_OWN_TABLES = 2**16
+_REPETITIVE_FACTOR = 16  # by which gzip makes a tensor of mostly repetitions smaller
 # How tensors are coded, with the bits of a symbol.
 _METHODS = {"bytes": 8, "8 last": 8, "6 last": 6, "4 last": 4, "3 last": 3, "2 last": 2}
 
 
 def packed_words(words: Sequence[str]) -> dict[str, Any] | list[str]:
-    """Returns different words in less space: sorted, and the order that they have.
+    """Returns different words in less space: sorted, front-coded, and with their order.
 
-    Sorted words share beginnings with their neighbors: each is a mark, `chr(ord(first) + n)` where
-    it begins with `n` characters of the last one, and the rest. The order is a number for each
-    word, its place among the sorted words that are left, of which there are `V`, `V - 1`, ...
+    Each sorted word is a mark, `chr(ord(first) + n)` where it shares a prefix of `n` characters
+    with the previous one, and the remaining characters. The order is a number for each word, its
+    place among the remaining sorted words, of which there are `V`, `V - 1`, ...
 
     Args:
         words: The words.
@@ -50,44 +50,50 @@ def packed_words(words: Sequence[str]) -> dict[str, Any] | list[str]:
             break
     else:
         return list(words)
-    parts, last = [], ""
+    parts = []
+    previous = ""
     for word in sorted(words):
-        shared = min(_shared_length(last, word), _MARKS - 1)
+        shared = min(_shared_length(previous, word), _MARKS - 1)
         parts.append(chr(ord(first) + shared) + word[shared:])
-        last = word
-    order = base64.b64encode(_digits_as_bytes(list(_places_left(words)), len(words)))
+        previous = word
+    order = base64.b64encode(_digits_as_bytes(list(_remaining_places(words)), len(words)))
     return {"first": first, "words": "".join(parts), "order": order.decode()}
 
 
-def _shared_length(last: str, word: str) -> int:
-    """Returns with how many characters both begin."""
-    pairs = zip(last, word, strict=False)
+def _shared_length(previous: str, word: str) -> int:
+    """Returns the length of the prefix that two words share."""
+    pairs = zip(previous, word, strict=False)
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def _places_left(words: Sequence[str]) -> Iterator[int]:
+def _remaining_places(words: Sequence[str]) -> Iterator[int]:
     """Yields the place of each word among those sorted words that have not come before."""
     place = {word: n for n, word in enumerate(sorted(words))}
     size = max(1, math.isqrt(len(words)))
-    left = [list(range(n, min(n + size, len(words)))) for n in range(0, len(words), size)]
+    blocks = [list(range(n, min(n + size, len(words)))) for n in range(0, len(words), size)]
     for word in words:
-        block = left[place[word] // size]
+        number = place[word] // size
+        block = blocks[number]
         n = bisect.bisect_left(block, place[word])
-        yield n + sum(map(len, left[: place[word] // size]))
+        yield n + sum(map(len, blocks[:number]))
         del block[n]
 
 
 def _digits_as_bytes(digits: Sequence[int], count: int) -> bytes:
     """Writes the `n`-th digit, which is below `count - n`, with hardly more bits than it needs.
 
-    As many digits as fit an exact number become one, of as many bits as the largest of its kind.
+    Digits are joined to numbers below `_EXACT_LIMIT`, each of the bits of its possible values.
     """
-    bits, value, values = [], 0, 1
+    bits = []
+    value = 0
+    values = 1
     for digit, base in itertools.zip_longest(digits, range(count, 0, -1)):
-        if values * base > _WHOLE:
+        if values * base > _EXACT_LIMIT:
             bits.append(_bits(value, values))
-            value, values = 0, 1
-        value, values = value * base + digit, values * base
+            value = 0
+            values = 1
+        value = value * base + digit
+        values *= base
     bits.append(_bits(value, values))
     text = "".join(bits)
     text += "0" * (-len(text) % 8)
@@ -100,7 +106,7 @@ def _bits(value: int, values: int) -> str:
 
 
 def packed_model(path: Path) -> tuple[bytes, list[dict[str, Any]]]:
-    """Returns the bytes of an ONNX file in less space, and what of it is coded.
+    """Returns the bytes of an ONNX file in less space, and its coded parts.
 
     gzip finds little in weights: the codes of their tensors follow the rest of the file. Without
     `constriction`, of the extra `coded`, gzip packs all.
@@ -114,22 +120,30 @@ def packed_model(path: Path) -> tuple[bytes, list[dict[str, Any]]]:
         code.
     """
     methods = _METHODS if importlib.util.find_spec("constriction") else ()
-    content, codes = path.read_bytes(), []
+    content = path.read_bytes()
+    codes = []
     parts: list[dict[str, Any]] = []
     for width, columns, tensors in _groups(content):
-        whole = b"".join(content[place : place + size] for place, size in tensors)
-        numbers = np.frombuffer(whole, f"u{width}").reshape(-1, columns or len(whole) // width)
+        raw = b"".join(content[place : place + size] for place, size in tensors)
+        numbers = np.frombuffer(raw, f"u{width}").reshape(-1, columns or len(raw) // width)
         method, code = arrays.encode(numbers, methods)
         if method in _METHODS:
-            part: dict[str, Any] = {"tensors": tensors, "width": width, "bits": _METHODS[method]}
-            part["columns"] = 8 * numbers.shape[1] // _METHODS[method]
-            parts.append({**part, "bytes": len(code)})
+            part = {
+                "tensors": tensors,
+                "width": width,
+                "bits": _METHODS[method],
+                "columns": 8 * numbers.shape[1] // _METHODS[method],
+                "bytes": len(code),
+            }
+            parts.append(part)
             codes.append(code)
-    rest, end = [], 0
+    uncoded = []
+    end = 0
     for place, size in sorted(tensor for part in parts for tensor in part["tensors"]):
-        rest.append(content[end:place])
+        uncoded.append(content[end:place])
         end = place + size
-    return gzip.compress(b"".join([*rest, content[end:], *codes]), mtime=0), parts
+    uncoded.append(content[end:])
+    return gzip.compress(b"".join([*uncoded, *codes]), mtime=0), parts
 
 
 def _groups(content: bytes) -> list[tuple[int, int, list[tuple[int, int]]]]:
@@ -141,15 +155,17 @@ def _groups(content: bytes) -> list[tuple[int, int, list[tuple[int, int]]]]:
     """
     import onnx
 
-    place, groups = 0, collections.defaultdict(list)
+    place = 0
+    groups = collections.defaultdict(list)
     for tensor in onnx.load_from_string(content).graph.initializer:
         raw = tensor.raw_data
-        # gzip is good at repetitions, such as a scale that is that of all groups.
-        if len(raw) < _SMALLEST or _REPEATED * len(zlib.compress(raw)) < len(raw):
+        # gzip is good at repetitions, such as one scale of all groups.
+        is_repetitive = _REPETITIVE_FACTOR * len(zlib.compress(raw)) < len(raw)
+        if len(raw) < _MINIMUM_PACKED or is_repetitive:
             continue
         width = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
         place = content.index(raw, place)
-        is_large = len(raw) >= _LARGE
+        is_large = len(raw) >= _MINIMUM_OWN_TABLES
         rows = next((size for size in tensor.dims if size > 1), 1)
         columns = len(raw) // width // rows if is_large else 0
         groups[width, columns, place if is_large else None].append((place, len(raw)))

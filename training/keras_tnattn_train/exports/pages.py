@@ -1,4 +1,4 @@
-"""Static pages on which a model runs in the browser."""
+"""Exports static pages on which a model runs in the browser."""
 
 import contextlib
 import dataclasses
@@ -52,15 +52,14 @@ class Page:
             RuntimeError: If `npm` fails.
         """
         with partial_folder(folder) as partial, _runtime_files(self.runtime) as files:
-            whole = Portable("onnxruntime").write(task, partial / "page")
-            (whole / "reader.py").unlink()
-            _pack(whole)
-            for file in (
-                *(_PAGE / name for name in (*_PAGE_FILES, *task.scripts)),
-                *(files / name for name in _RUNTIME_FILES),
-            ):
-                shutil.copyfile(file, whole / file.name)
-            return whole.rename(folder)
+            page = Portable("onnxruntime").write(task, partial / "page")
+            (page / "reader.py").unlink()
+            _pack(page)
+            for name in (*_PAGE_FILES, *task.scripts):
+                shutil.copyfile(_PAGE / name, page / name)
+            for name in _RUNTIME_FILES:
+                shutil.copyfile(files / name, page / name)
+            return page.rename(folder)
 
 
 def _pack(folder: Path) -> None:

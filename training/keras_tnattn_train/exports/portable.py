@@ -1,4 +1,4 @@
-"""Folders that hold all that turns a text into an answer.
+"""Exports folders with all that turns a text into an answer.
 
 `reader.py`, which is in each folder, needs NumPy and one runtime. It is a file and not a package:
 this package brings Keras along, and a reader that comes with its model always fits it.
@@ -51,11 +51,11 @@ class Portable:
     def write_with_card(self, task: Task, folder: Path, card: Mapping[str, Any]) -> Path:
         """Writes the folder with another card than that of the task."""
         content = task.content()
-        with _new_folder(folder) as whole:
-            files = task.write_files(whole, SUFFIXES[self.runtime])
-            _write_text(whole, content, files, card)
+        with _new_folder(folder) as partial:
+            files = task.write_files(partial, SUFFIXES[self.runtime])
+            _write_text(partial, content, files, card)
             try:
-                task.compare(whole)
+                task.compare(partial)
             except RuntimeError as error:
                 raise RuntimeError(
                     f"The folder for {self.runtime} does not answer as the model: {error}"
@@ -75,13 +75,13 @@ def _new_folder(folder: Path) -> Iterator[Path]:
 def _write_text(
     folder: Path, content: Mapping[str, Any], files: Mapping[str, str], card: Mapping[str, Any]
 ) -> None:
-    """Writes `text.json` with what the reader needs to know, and `reader.py`, beside other files.
+    """Writes `text.json`, which the reader reads, and `reader.py`, beside other files.
 
     `files` are those of the model, by the names that the reader gives them.
     """
     described = {
         key: {"name": name, **reader.describe_file(folder / name)} for key, name in files.items()
     }
-    whole = {**content, "files": described, "card": extend_card(technical(), card)}
-    (folder / "text.json").write_bytes(reader.sealed(whole))
+    text = {**content, "files": described, "card": extend_card(technical(), card)}
+    (folder / "text.json").write_bytes(reader.sealed(text))
     shutil.copyfile(reader.__file__, folder / "reader.py")

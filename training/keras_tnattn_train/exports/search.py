@@ -1,4 +1,4 @@
-"""Searches of sentences by meaning."""
+"""Exports searches of sentences by meaning."""
 
 import base64
 import dataclasses
@@ -17,9 +17,9 @@ from keras_tnattn.checks import check_int
 from keras_tnattn_runtime import reader
 from keras_tnattn_train.exports.task import Task
 
-_ROWS = 32  # sentences whose vectors are computed at once
-# What a page can do, by where a tokenizer has it.
-_RULES = {
+_SENTENCES_AT_ONCE = 32  # sentences whose vectors are computed at once
+# The options of a tokenizer that a page supports, by their places in its JSON.
+_SUPPORTED_OPTIONS = {
     ("model", "type"): "WordPiece",
     ("model", "continuing_subword_prefix"): "##",
     ("model", "max_input_chars_per_word"): 100,
@@ -77,7 +77,7 @@ class Search(Task):
     def write_files(self, folder: Path, suffix: str) -> dict[str, str]:
         name = f"model{suffix}"
         # Products that round their inputs are not faster in the tab.
-        example = self._ids(self.sentences[:_ROWS])
+        example = self._ids(self.sentences[:_SENTENCES_AT_ONCE])
         write_file(self.model, folder / name, example, self.max_length, max_error=0.0)
         return {"model": name}
 
@@ -93,10 +93,11 @@ def sentence_vectors(
     Returns:
         Float array `(N, D)` of rows of length 1.
     """
-    prepared, order = _prepare(tokenizer, max_length), np.argsort([len(x) for x in sentences])
+    prepared = _prepare(tokenizer, max_length)
+    order = np.argsort([len(x) for x in sentences])
     parts = []
-    for start in range(0, len(order), _ROWS):
-        ids = _ids(prepared, [sentences[n] for n in order[start : start + _ROWS]])
+    for start in range(0, len(order), _SENTENCES_AT_ONCE):
+        ids = _ids(prepared, [sentences[n] for n in order[start : start + _SENTENCES_AT_ONCE]])
         parts.append(keras.ops.convert_to_numpy(model(ids, training=False)))
     vectors = np.concatenate(parts)[np.argsort(order)]
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
@@ -128,7 +129,8 @@ def _encode_vectors(vectors: np.ndarray) -> str:
 
 def _check_model(model: keras.Model, ids: np.ndarray, max_length: int) -> None:
     """Checks that a page can run a model, by a short text and the same with padding."""
-    dtype, padded = example_of(model, ids).dtype, np.pad(ids, ((0, 0), (0, max_length - ids.size)))
+    dtype = example_of(model, ids).dtype
+    padded = np.pad(ids, ((0, 0), (0, max_length - ids.size)))
     short, long = (keras.ops.convert_to_numpy(model(x, training=False)) for x in (ids, padded))
     if dtype != "int32" or short.dtype != "float32" or short.ndim != 2:
         raise ValueError(
@@ -143,16 +145,17 @@ def _check_model(model: keras.Model, ids: np.ndarray, max_length: int) -> None:
 
 
 def _rules(tokenizer: Any) -> dict[str, Any]:
-    """Returns what `search.js` needs to know of a tokenizer."""
+    """Returns the rules of a tokenizer, for `search.js`."""
     options = json.loads(tokenizer.to_str())
-    for (part, name), expected in _RULES.items():
+    for (part, name), expected in _SUPPORTED_OPTIONS.items():
         received = (options[part] or {}).get(name)
         if received != expected:
             raise ValueError(
                 f"Expected a tokenizer of BERT's word pieces, with {name}={expected!r} of its "
                 f"{part}. Received: {name}={received!r}"
             )
-    ids, unknown = tokenizer.get_vocab(), options["model"]["unk_token"]
+    ids = tokenizer.get_vocab()
+    unknown = options["model"]["unk_token"]
     ends = _prepare(tokenizer, 2).encode("").ids
     are_words = any(not token["special"] for token in options["added_tokens"])
     if sorted(ids.values()) != [*range(len(ids))] or unknown not in ids or are_words:

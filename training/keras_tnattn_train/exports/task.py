@@ -1,4 +1,4 @@
-"""What a form of export needs of a task."""
+"""The base class of the tasks that can be exported."""
 
 import abc
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ class Task(abc.ABC):
     """A trained model, and the text that belongs to it.
 
     Attributes:
-        kind: What messages call it.
+        kind: The name in messages.
         card: Entries of the model card; `examples` are texts with which exports are tried.
         forms: The names of the forms in which it can be exported.
         scripts: The scripts that only pages of this task have.
@@ -32,7 +32,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def write_files(self, folder: Path, suffix: str) -> dict[str, str]:
-        """Writes the files of the model; returns their names by what the reader calls them."""
+        """Writes the files of the model; returns their names, by the reader's names for them."""
 
     @property
     def examples(self) -> list[str]:

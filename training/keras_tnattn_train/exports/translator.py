@@ -1,4 +1,4 @@
-"""Translators of sentences."""
+"""Exports translators of sentences."""
 
 import dataclasses
 import functools
@@ -27,10 +27,10 @@ if TYPE_CHECKING:  # it needs TensorFlow
 class Translator(Task):
     """A translator of sentences.
 
-    A portable folder has two files of the runtime: `encode`, from source ids to what the steps of
-    the search read and to the state before the first step, and `step`, from the ids so far and the
-    state to the logits of the next id and the new state. It is a function from a sentence to its
-    translation, with `n_best` for several. A version has the signatures of
+    A portable folder has two files of the runtime: `encode`, from source ids to the context of all
+    steps of the search and to the state before the first step, and `step`, from the ids so far and
+    the state to the logits of the next id and the new state. It is a function from a sentence to
+    its translation, with `n_best` for several. A version has the signatures of
     `keras_tnattn.export.translator_signatures`.
 
     Args:
@@ -80,7 +80,8 @@ class Translator(Task):
         translate = self._translate()
         translator = reader.load(folder)
         for text in [*_sentences(self.source_tokenizer), *self.examples]:
-            (expected,), (received,) = translate.n_best([text]), translator.n_best([text])
+            (expected,) = translate.n_best([text])
+            (received,) = translator.n_best([text])
             # Hypotheses whose scores are nearly the same may change places.
             if not np.isclose(expected[0].score, received[0][1], rtol=1e-3, atol=1e-3):
                 raise RuntimeError(
@@ -118,7 +119,7 @@ class Translator(Task):
 def step_computations(
     model: models.Translator,
 ) -> tuple[Computation, Computation, list[bool]]:
-    """Returns what the files `encode` and `step` compute; raises as `TranslatorSteps`.
+    """Returns the computations of the files `encode` and `step`; raises as `TranslatorSteps`.
 
     The first is from `source`, ids `(B, S)`, to a dict of `context_000`, `context_001` and so on,
     `(B, ...)`, and `state_000` and so on, `(B, ...)`, with room for one id. The second is from
@@ -158,7 +159,8 @@ def step_computations(
         ]
         arrays = map(keras.ops.convert_to_numpy, flat)
         ids = np.zeros((len(source) * beams, position + 2), "int32")
-        ids[:, 0], ids[:, 1 : position + 1] = 2, 4
+        ids[:, 0] = 2
+        ids[:, 1 : position + 1] = 4
         place = np.array(position, "int32")
         return {"ids": ids, "position": place, **dict(zip(names, arrays, strict=True))}
 

@@ -1,4 +1,4 @@
-"""Versions of a model, for servers."""
+"""Exports versions of a model, for servers."""
 
 import dataclasses
 import tempfile
@@ -44,10 +44,10 @@ class Version:
                 )
             card = extend_card({**without_saved_model, "engines": list(self.engines)}, task.card)
 
-            def write(whole: Path) -> None:
-                write_description(whole, {})
+            def write(version: Path) -> None:
+                write_description(version, {})
                 for engine in self.engines:
-                    target = whole / ENGINES / engine
+                    target = version / ENGINES / engine
                     Portable(engine).write_with_card(task, target, _ENGINE_CARD)
 
             return write_version(write, folder, self.number, card)

@@ -147,7 +147,7 @@ function matrixOf(tables, decoder, rows, columns) {
   return integers;
 }
 
-// Of a width of 1 the bytes are integers of some bits in rows of so many columns.
+// Of a width of 1 the bytes are integers of some bits in rows of `columns` columns.
 export function decoded(code, { bits, width, size, columns }) {
   const tables = [];
   let [at, count] = [0, width === 1 ? 2 : width];

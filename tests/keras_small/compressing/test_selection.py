@@ -12,7 +12,7 @@ IDS = RNG.integers(0, 100, (16, 6)).astype("int32")
 ROWS = RNG.normal(size=(64, 32)).astype("float32")
 
 
-@keras.saving.register_keras_serializable(package="test_readers")
+@keras.saving.register_keras_serializable(package="test_selection")
 class Tied(keras.Model):
     """Returns logits by the table of its embedding."""
 
@@ -25,7 +25,7 @@ class Tied(keras.Model):
         return ops.matmul(self.dense(self.table(ids)), ops.transpose(self.table.embeddings))
 
 
-@keras.saving.register_keras_serializable(package="test_readers")
+@keras.saving.register_keras_serializable(package="test_selection")
 class Autoencoder(keras.Model):
     """Decodes by the transposed kernel of its encoder, which is penalized in training."""
 
@@ -42,7 +42,7 @@ class Autoencoder(keras.Model):
         return ops.matmul(x, ops.transpose(self.encoder.kernel))
 
 
-@keras.saving.register_keras_serializable(package="test_readers")
+@keras.saving.register_keras_serializable(package="test_selection")
 class Regularized(keras.Model):
     """Reads a kernel only when its losses are collected."""
 

@@ -9,13 +9,9 @@ from language_models import TOKENS, small_language_model
 from portable_models import NAMES, RUNTIMES, TEXTS, classifier, talkative
 from translator_runs import make_run
 
-from keras_tnattn.export import (
-    export_portable,
-    export_portable_language_model,
-    export_portable_translator,
-)
 from keras_tnattn.text.words import WordVectorizer
 from keras_tnattn_runtime import reader
+from keras_tnattn_train.exports import Classifier, LanguageModel, Portable, Translator, export
 
 MANY = [f"word{n}" for n in range(1000)]
 BILLION = 10**9
@@ -96,15 +92,15 @@ LANGUAGE = [
 def export_of(kind, folder, runtime):
     if kind == "classifier":
         model, words = classifier()
-        return export_portable(model, words, NAMES, folder / "new", runtime, TEXTS)
+        task = Classifier(model, words, NAMES, card={"examples": TEXTS})
+        return export(task, folder / "new", Portable(runtime))
     if kind == "translator":
         tokenizers = make_run(folder / "run", "sdpa")[1].tokenizers
-        return export_portable_translator(
-            talkative(*tokenizers, "sdpa"), *tokenizers, folder / "new", runtime
-        )
+        task = Translator(talkative(*tokenizers, "sdpa"), *tokenizers)
+        return export(task, folder / "new", Portable(runtime))
     tokens = dataclasses.asdict(TOKENS)
     model = small_language_model("sdpa")
-    return export_portable_language_model(model, tokens, folder / "new", runtime)
+    return export(LanguageModel(model, tokens), folder / "new", Portable(runtime))
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +169,7 @@ def test_what_is_no_object_is_refused(text, tmp_path):
 def test_a_vocabulary_may_be_shorter_than_the_model(tmp_path):
     model, _ = classifier()
     words = WordVectorizer(["a", "fish"], 12)
-    loaded = reader.load(export_portable(model, words, NAMES, tmp_path / "new"))
+    loaded = reader.load(export(Classifier(model, words, NAMES), tmp_path / "new", Portable()))
     assert loaded("a fish") in NAMES
     assert loaded.words.vocabulary_size == 4
 
@@ -181,7 +177,7 @@ def test_a_vocabulary_may_be_shorter_than_the_model(tmp_path):
 def test_characters_are_read(tmp_path):
     model, _ = classifier()
     words = WordVectorizer(list("fish"), 12, split="characters")
-    loaded = reader.load(export_portable(model, words, NAMES, tmp_path / "new"))
+    loaded = reader.load(export(Classifier(model, words, NAMES), tmp_path / "new", Portable()))
     assert loaded.words("if a") == [3, 2, 1]
 
 

@@ -1,3 +1,5 @@
+"""Models that run many times are compiled, and keep their states."""
+
 import keras
 import numpy as np
 import pytest
