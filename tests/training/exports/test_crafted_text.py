@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import json
 
 import pytest
 from language_models import TOKENS, small_language_model
@@ -148,15 +147,15 @@ RUN = [case for case in CASES if case[3].startswith(("does not compute", "size="
 def test_what_does_not_fit_is_refused(runtime, kind, place, value, message, exported):
     folder = exported(kind, runtime)
     path = folder / "text.json"
-    right = path.read_text("utf-8")
+    right = path.read_bytes()
     try:
-        path.write_text(json.dumps(changed(json.loads(right), place, value)), "utf-8")
+        path.write_bytes(reader.sealed(changed(reader.read_sealed(path), place, value)))
         with pytest.raises(ValueError, match=message) as error:
             reader.load(folder)
         assert str(folder) in str(error.value)
         assert "\n" not in str(error.value)
     finally:
-        path.write_text(right, "utf-8")
+        path.write_bytes(right)
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "[]", "3", '{"format": []}', '"a"', ""])
@@ -184,7 +183,7 @@ def test_characters_are_read(tmp_path):
 def test_texts_are_padded_by_the_trial_as_by_calls(exported, monkeypatch):
     folder = exported("classifier", "onnxruntime")
     path = folder / "text.json"
-    right = path.read_text("utf-8")
+    right = path.read_bytes()
     shapes = []
     compute = reader.Classifier.from_ids
 
@@ -194,8 +193,8 @@ def test_texts_are_padded_by_the_trial_as_by_calls(exported, monkeypatch):
 
     monkeypatch.setattr(reader.Classifier, "from_ids", noted)
     try:
-        path.write_text(json.dumps(changed(json.loads(right), "by_length", False)), "utf-8")
+        path.write_bytes(reader.sealed(changed(reader.read_sealed(path), "by_length", False)))
         reader.load(folder)
     finally:
-        path.write_text(right, "utf-8")
+        path.write_bytes(right)
     assert shapes == [(1, 12)]
