@@ -946,7 +946,10 @@ def load(folder: str | os.PathLike, threads: int | None = None) -> Any:
     try:
         task, check = tasks[content["task"]]
         check(content)
-        files = {folder / file["name"]: file for file in content["files"].values()}
+        files = {
+            folder / file["name"]: {"bytes": file["bytes"], "sha256": file["sha256"]}
+            for file in content["files"].values()
+        }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unreadable(path, error) from error
     for file, description in files.items():
