@@ -156,7 +156,7 @@ def test_some_rows_of_wide_outputs_are_compared(shape, kept):
 
 def change_of(model, inputs, entries):
     outputs = [to_numpy(x) for x in keras.tree.flatten(model(inputs))]
-    return sensitivity._change_of_outputs(lambda: outputs_of(model, inputs), outputs, entries)
+    return sensitivity.change_of_outputs(lambda: outputs_of(model, inputs), outputs, entries)
 
 
 def test_random_rows_and_columns_are_compared():
