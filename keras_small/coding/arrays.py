@@ -34,7 +34,8 @@ METHODS = ("stored", "deflated", "lzma", "bytes", *_AXES)
 # Frequencies are rounded to parts of this, whose sums are exact in float32.
 _PARTS = 2**16
 # Classes for each power of 2; each pair of them has a table.
-_CLASSES, _SORTED_CLASSES = (2, 1, 0.5), 1
+_CLASSES_PER_OCTAVE = (2, 1, 0.5)
+_SORTED_CLASSES_PER_OCTAVE = 1
 # Try classes (slow) only within this factor of the smallest code.
 _CLASSES_WITHIN = 1.2
 # Maximum bytes at Deflate's lowest level for each byte at its highest level.
@@ -42,9 +43,10 @@ _DEFLATE_LEVELS_FACTOR = 1.6
 # Maximum bytes for LZMA, which finds what repeats from afar, but is ten times slower than Deflate.
 MAXIMUM_FOR_LZMA = 4_000_000
 # Bytes of the sample that chooses the method, and a multiple of its rows that packs integers whole.
-_SAMPLE, _ROWS = 2**20, 24
+_TRIAL_BYTES = 2**20
+_TRIAL_ROWS = 24
 # Symbols that are decoded at once.
-_SYMBOLS = 2**20
+_SYMBOLS_AT_ONCE = 2**20
 
 
 def coder() -> Any:
@@ -83,12 +85,8 @@ def encode(array: np.ndarray, methods: Collection[str] = METHODS) -> tuple[str, 
     """
     raw = array.tobytes()
     codes = {"stored": raw}
-    some = (
-        array[: max(_ROWS, _SAMPLE // max(1, array[:1].nbytes) // _ROWS * _ROWS)]
-        if array.ndim
-        else array
-    )
-    sizes = {name: _size(_symbols_of(some, name)) for name in _methods(array) if name in methods}
+    trial = _first_rows(array)
+    sizes = {name: _size(_symbols_of(trial, name)) for name in _methods(array) if name in methods}
     names = [name for name, size in sizes.items() if size <= _CLASSES_WITHIN * min(sizes.values())]
     found = {name: _streams(array, name) for name in names}
     method = min(found, key=lambda name: _size(found[name]), default="stored")
@@ -101,6 +99,14 @@ def encode(array: np.ndarray, methods: Collection[str] = METHODS) -> tuple[str, 
         codes["lzma"] = lzma.compress(raw, lzma.FORMAT_RAW, filters=_lzma_filters(len(raw)))
     best = min(codes, key=lambda name: len(codes[name]))
     return best, _filled_up(codes[best], len(raw))
+
+
+def _first_rows(array: np.ndarray) -> np.ndarray:
+    """Returns the first rows of an array, of about `_TRIAL_BYTES`."""
+    if not array.ndim:
+        return array
+    rows = _TRIAL_BYTES // max(1, array[:1].nbytes)
+    return array[: max(_TRIAL_ROWS, rows // _TRIAL_ROWS * _TRIAL_ROWS)]
 
 
 def deflate(raw: bytes) -> bytes:
@@ -223,7 +229,8 @@ def streams_of(integers: np.ndarray) -> list[np.ndarray]:
         return alike
     means = [_distances(integers).mean(axis=axis) for axis in (1, 0)]
     by_class = [
-        _split(integers, *(_classes(some, number) for some in means)) for number in _CLASSES
+        _split(integers, *(_classes(some, number) for some in means))
+        for number in _CLASSES_PER_OCTAVE
     ]
     return min(alike, *by_class, key=_size)
 
@@ -239,7 +246,7 @@ def sorted_rows(groups: np.ndarray, integers: np.ndarray, first: int = 0) -> np.
 
 
 def _class_of_rows(integers: np.ndarray) -> np.ndarray:
-    return _classes(_distances(integers).mean(axis=1), _SORTED_CLASSES)
+    return _classes(_distances(integers).mean(axis=1), _SORTED_CLASSES_PER_OCTAVE)
 
 
 def _distances(integers: np.ndarray) -> np.ndarray:
@@ -256,7 +263,7 @@ def _streams_of_sorted(integers: np.ndarray) -> list[np.ndarray]:
         other integers of each pair of classes.
     """
     rows = _class_of_rows(integers)
-    columns = _classes(_distances(integers).mean(axis=0), _SORTED_CLASSES)
+    columns = _classes(_distances(integers).mean(axis=0), _SORTED_CLASSES_PER_OCTAVE)
     begins = np.append(True, rows[1:] != rows[:-1])
     same = np.zeros((len(rows), len(columns) + 1), bool)
     same[1:, :-1] = (integers[1:] == integers[:-1]) & ~begins[1:, None]
@@ -412,8 +419,8 @@ def _check_end(ans: Any) -> None:
 
 def _symbols(ans: Any, table: memoryview, number: int) -> np.ndarray:
     model, stream = _model(table[2:]), np.empty(number, "uint8")
-    for start in range(0, number, _SYMBOLS):
-        stop = min(number, start + _SYMBOLS)
+    for start in range(0, number, _SYMBOLS_AT_ONCE):
+        stop = min(number, start + _SYMBOLS_AT_ONCE)
         stream[start:stop] = ans.decode(model, stop - start) + table[0]
     return stream
 
