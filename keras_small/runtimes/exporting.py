@@ -61,7 +61,7 @@ def export(
             one.
         max_error: Float, the largest relative error of the outputs for the example that products
             with integers may cause, which round their inputs to 8 bits. Where it is exceeded,
-            products become exact, those with the largest errors first; with 0 all are. Defaults to
+            products become exact, those with the largest errors first; with 0 all are. Default:
             0.012 in `.onnx` and 0.02 in `.tflite` files; others are exact.
 
     Returns:
