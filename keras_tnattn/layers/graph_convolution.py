@@ -295,8 +295,7 @@ class SpectralGraphConvolution(BaseLayer):
         self.bias = None
         if self.use_bias:
             self.bias = self.add_weight(shape=(self.units,), initializer="zeros", name="bias")
-        laplacian = graph.laplacian(ops.convert_to_tensor(self.adjacency), self.normalization)
-        _, basis = np.linalg.eigh(ops.convert_to_numpy(laplacian).astype("float64"))
+        basis = _frequencies(self.adjacency, self.normalization)
         self.basis = self.add_weight(
             shape=basis.shape,
             initializer=lambda shape, dtype: ops.convert_to_tensor(basis, dtype),
@@ -318,3 +317,18 @@ class SpectralGraphConvolution(BaseLayer):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "adjacency": self.adjacency.tolist()}
+
+
+def _frequencies(adjacency: np.ndarray, normalization: str | None) -> np.ndarray:
+    """Returns the eigenvectors of a graph's Laplacian, as `graph.laplacian` defines it.
+
+    By NumPy, because a backend that builds the layer in a graph has no numbers yet.
+    """
+    adjacency = adjacency.astype("float64")
+    degrees = adjacency.sum(axis=1)
+    if normalization == "symmetric":
+        connected = degrees > 0
+        scale = np.where(connected, degrees, 1.0) ** -0.5 * connected
+        adjacency = scale[:, None] * adjacency * scale
+        degrees = connected.astype("float64")
+    return np.linalg.eigh(np.diag(degrees) - adjacency)[1]
