@@ -25,7 +25,7 @@ from keras_tnattn.typing import Tensor
 # Of each number of bits: how many bytes hold how many integers.
 _UNITS = {2: (1, 4), 3: (3, 8), 4: (1, 2), 6: (3, 4), 8: (1, 1)}
 # A scale is the largest one divided by a power of 2^(1/16).
-_STEPS = 16
+_SCALES_PER_OCTAVE = 16
 # Shares of a group's range at which it may be clipped: finer steps can reduce the error by more
 # than the clipping adds. With 8 or 6 bits they do not.
 _CLIPPING = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6)
@@ -34,13 +34,14 @@ _CLIPPING = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6)
 _LARGE_SQUARE = 2.0**50
 # The share of the mean second moment that is added to each, in case the inputs span no basis.
 _DAMPING = 0.01
-# What a coder saves is worth more error: with one step for many numbers, one is rounded up above a
-# half and so much more, in proportion to the step as a share of the numbers' size, and at most.
-_SHIFT, _MOST_SHIFT = 0.1, 0.3
+# With one step for many numbers, the bytes that a coder saves are worth more error: numbers are
+# rounded up only above a half plus a shift, this times the step as a share of the numbers' size.
+_SHIFT = 0.1
+_MAXIMUM_SHIFT = 0.3
 # Rows that are rounded before the others make up for their errors, by one matrix product.
-_BLOCK = 64
+_BLOCK_ROWS = 64
 # Numbers of a matrix that are quantized at once.
-_NUMBERS = 2**20
+_NUMBERS_AT_ONCE = 2**20
 
 
 class IntegerGroups(NamedTuple):
@@ -151,9 +152,9 @@ def quantize_groups(
             `x x^T` over the inputs of the layer. Its cost is `O(n^3 + n^2 m)`, `m` the other
             size; `O(n^2 m)` if it is factored. Default: the squared error of the matrix itself
             counts.
-        step: The scale of all groups, as a share of the root of the mean square of the matrix; what
-            few bits do not hold is clipped, and what is near a half is rounded towards 0. Default:
-            each group has a scale and a zero of its own.
+        step: The scale of all groups, as a share of the root of the mean square of the matrix;
+            numbers out of the range of `bits` are clipped, and those near a half are rounded
+            towards 0. Default: each group has a scale and a zero of its own.
         symmetric: Whether all zeros are `2^(b - 1)`, for runtimes that multiply with signed
             integers. Defaults to `False`.
 
@@ -207,20 +208,22 @@ def _quantized_parts(
     if moment is not None and not isinstance(moment, FactoredMoment):
         moment = FactoredMoment.of(moment)
     weights = None if moment is None else moment.weights
-    width = max(1, _NUMBERS // len(columns))
+    width = max(1, _NUMBERS_AT_ONCE // len(columns))
     parts = [columns[:, start : start + width] for start in range(0, columns.shape[1], width)]
     if step is None:
         widest = max(_ranges(_group(part, group_size), bits, symmetric)[1].max() for part in parts)
     else:
         widest, zero = _step_and_zero(columns, bits, step)
-    largest, lowest = np.float32(widest or 1.0), _lowest(bits, symmetric)
+    largest = np.float32(widest or 1.0)
+    lowest = _lowest(bits, symmetric)
 
     def quantized(part: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         if step is None:
             codes, zeros = _scales_and_zeros(part, bits, group_size, weights, largest, symmetric)
         else:
             groups = (math.ceil(len(part) / group_size), part.shape[1])
-            codes, zeros = np.zeros(groups, "uint8"), np.full(groups, zero, "uint8")
+            codes = np.zeros(groups, "uint8")
+            zeros = np.full(groups, zero, "uint8")
         of_entries = _of_entries(codes, zeros, largest, group_size, len(part))
         if moment is not None:
             is_coded = step is not None
@@ -246,15 +249,18 @@ def quantize_in_steps(matrix: np.ndarray, steps: np.ndarray, bits: int) -> Integ
     Returns:
         The packed arrays, of `axis=1`.
     """
-    largest, zero = np.float32(steps.max()), 2 ** (bits - 1)
-    codes = np.clip(np.rint(_STEPS * np.log2(largest / steps)), 0, 255).astype("uint8")[:, None]
+    largest = np.float32(steps.max())
+    zero = 2 ** (bits - 1)
+    codes = np.clip(np.rint(_SCALES_PER_OCTAVE * np.log2(largest / steps)), 0, 255).astype("uint8")[
+        :, None
+    ]
     numbers = _clipped(rounded_in_steps(matrix / _scales(codes, largest)), zero, bits, 0)
     zeros = pack(np.full((1, len(matrix)), zero), bits).T
     return IntegerGroups(pack(numbers.T, bits).T, codes, zeros, largest)
 
 
 def rounded_in_steps(matrix: np.ndarray) -> np.ndarray:
-    """Returns a matrix in whole numbers; towards 0 where a coder saves more than is lost."""
+    """Rounds a matrix to whole numbers, towards 0 where the bytes saved outweigh the error."""
     squares = np.square(matrix)
     size = np.sqrt(np.outer(squares.mean(axis=1), squares.mean(axis=0) / (squares.mean() or 1.0)))
     return _rounded_down(matrix, size)
@@ -262,12 +268,12 @@ def rounded_in_steps(matrix: np.ndarray) -> np.ndarray:
 
 def _rounded_down(values: np.ndarray, size: np.ndarray | float) -> np.ndarray:
     """Returns whole numbers near values of some size, the root of their mean square."""
-    shift = np.minimum(_MOST_SHIFT, _SHIFT / np.maximum(size, 1e-9))
+    shift = np.minimum(_MAXIMUM_SHIFT, _SHIFT / np.maximum(size, 1e-9))
     return np.copysign(np.floor(np.abs(values) + (0.5 - shift)), values)
 
 
 def bits_of_step(matrix: np.ndarray, step: float) -> int | None:
-    """Returns the fewest bits that hold a matrix in steps, or `None` if 8 do not.
+    """Returns the minimum bits that hold a matrix in steps, or `None` if 8 do not.
 
     Args:
         matrix: Float array.
@@ -309,7 +315,7 @@ def restored_matrix(
 def rounded_matrix(
     matrix: np.ndarray, bits: int, group_size: int, axis: int = 0, moment: np.ndarray | None = None
 ) -> np.ndarray:
-    """Returns what `quantize_groups` keeps of a matrix, as a float32 array."""
+    """Returns a matrix as `quantize_groups` stores it, restored as a float32 array."""
     columns = np.asarray(matrix if axis == 0 else matrix.T, "float32")
     largest, parts = _quantized_parts(columns, bits, group_size, moment)
     rounded = []
@@ -333,7 +339,7 @@ def _of_entries(
 
 
 def _scales(codes: np.ndarray, largest: np.ndarray | np.float32) -> np.ndarray:
-    return largest * np.exp2(codes.astype("float32") / -_STEPS)
+    return largest * np.exp2(codes.astype("float32") / -_SCALES_PER_OCTAVE)
 
 
 def _rounded_integers(
@@ -358,7 +364,8 @@ def _ranges(
     grouped: np.ndarray, bits: int, symmetric: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the lowest number of each group, at most 0, and the scale of its whole range."""
-    low, high = np.minimum(grouped.min(axis=1), 0), np.maximum(grouped.max(axis=1), 0)
+    low = np.minimum(grouped.min(axis=1), 0)
+    high = np.maximum(grouped.max(axis=1), 0)
     if symmetric:
         high = np.maximum(-low, high)
         low = -high
@@ -386,12 +393,14 @@ def _scales_and_zeros(
     weight = None
     if weights is not None:
         weight = _group(weights[:, None].astype("float32"), group_size)
-    steps, squares = 2**bits - 1, np.empty_like(grouped)
+    steps = 2**bits - 1
+    squares = np.empty_like(grouped)
     low, widest = _ranges(grouped, bits, symmetric)
     best = np.full(widest.shape, np.inf, "float32")
-    codes, zeros = np.zeros(widest.shape, "uint8"), np.zeros(widest.shape, "uint8")
+    codes = np.zeros(widest.shape, "uint8")
+    zeros = np.zeros(widest.shape, "uint8")
     for share in _CLIPPING if bits <= 4 else (1.0,):
-        exponents = -_STEPS * np.log2(np.maximum(widest * share / largest, 1e-30))
+        exponents = -_SCALES_PER_OCTAVE * np.log2(np.maximum(widest * share / largest, 1e-30))
         # Without clipping a scale must not be rounded down, which would clip.
         code = np.floor(exponents) if share == 1 else np.rint(exponents)
         code = np.clip(code, 0, 255).astype("uint8")
@@ -399,7 +408,7 @@ def _scales_and_zeros(
         zero = np.clip(np.rint(-low * share / scale), 0, steps)
         if symmetric:
             zero[:] = 2 ** (bits - 1)
-        # In place: large arrays that are made anew cost more time than what is computed.
+        # In place: allocating large arrays takes more time than the computation.
         np.rint(np.divide(grouped, scale[:, None], out=squares), out=squares)
         np.maximum(squares, -zero[:, None], out=squares)
         np.minimum(squares, (steps - zero)[:, None], out=squares)
@@ -411,7 +420,8 @@ def _scales_and_zeros(
         error = squares.sum(axis=1)
         better = error < best
         best = np.where(better, error, best)
-        codes, zeros = np.where(better, code, codes), np.where(better, zero, zeros)
+        codes = np.where(better, code, codes)
+        zeros = np.where(better, zero, zeros)
     return codes, zeros.astype("uint8")
 
 
@@ -430,20 +440,22 @@ def _integers_in_turn(
     With the Cholesky factor `U^T U` of `C^{-1}`, the error `e` of row `i` is least harmful if
     `U[i, j] / U[i, i] e` is subtracted from the rows `j > i`.
     """
-    rest, scales, zeros = columns[order], scales[order], zeros[order]
+    remaining = columns[order]
+    scales = scales[order]
+    zeros = zeros[order]
     numbers = np.empty(columns.shape, "uint8")
-    for start in range(0, len(rest), _BLOCK):
-        stop = min(start + _BLOCK, len(rest))
-        errors = np.empty((stop - start, rest.shape[1]), "float32")
+    for start in range(0, len(remaining), _BLOCK_ROWS):
+        stop = min(start + _BLOCK_ROWS, len(remaining))
+        errors = np.empty((stop - start, remaining.shape[1]), "float32")
         for i in range(start, stop):
-            values = rest[i] / scales[i]
+            values = remaining[i] / scales[i]
             size = np.sqrt(np.square(values).mean())
-            whole = _rounded_down(values, size) if is_coded else np.rint(values)
-            numbers[i] = _clipped(whole, zeros[i], bits, lowest)
+            integers = _rounded_down(values, size) if is_coded else np.rint(values)
+            numbers[i] = _clipped(integers, zeros[i], bits, lowest)
             rounded = (numbers[i].astype("float32") - zeros[i]) * scales[i]
-            error = errors[i - start] = (rest[i] - rounded) / upper[i, i]
-            rest[i + 1 : stop] -= np.outer(upper[i, i + 1 : stop], error)
-        rest[stop:] -= upper[start:stop, stop:].T @ errors
+            error = errors[i - start] = (remaining[i] - rounded) / upper[i, i]
+            remaining[i + 1 : stop] -= np.outer(upper[i, i + 1 : stop], error)
+        remaining[stop:] -= upper[start:stop, stop:].T @ errors
     unordered = np.empty_like(numbers)
     unordered[order] = numbers
     return unordered
@@ -461,7 +473,8 @@ def pack(numbers: np.ndarray, bits: int) -> np.ndarray:
     """
     num_bytes, num_integers = _UNITS[bits]
     units = math.ceil(len(numbers) / num_integers)
-    padding = [(0, units * num_integers - len(numbers))] + [(0, 0)] * (numbers.ndim - 1)
+    padding = [(0, 0) for _ in numbers.shape]
+    padding[0] = (0, units * num_integers - len(numbers))
     grouped = np.pad(numbers.astype("uint8" if num_bytes == 1 else "uint32"), padding)
     grouped = grouped.reshape(units, num_integers, *numbers.shape[1:])
     word = sum(grouped[:, i] << (bits * i) for i in range(num_integers))
@@ -505,12 +518,12 @@ def unpack(packed: Tensor, size: int, bits: int, axis: int = 0) -> Tensor:
         return values
     units = packed.shape[axis] // num_bytes
     at = 1 if axis == 0 else -1
-    rest = tuple(packed.shape[1:]) if axis == 0 else ()
+    after = tuple(packed.shape[1:]) if axis == 0 else ()
     before = () if axis == 0 else tuple(ops.shape(packed)[:-1])
     # A word of up to 24 bits is exact in float32, and so are its divisions by powers of 2.
     word = values
     if num_bytes > 1:
-        parts = ops.reshape(values, (*before, units, num_bytes, *rest))
+        parts = ops.reshape(values, (*before, units, num_bytes, *after))
         first, second, third = (ops.take(parts, i, axis=at) for i in range(num_bytes))
         word = first + 256.0 * second + 65536.0 * third
     numbers = []
@@ -519,8 +532,8 @@ def unpack(packed: Tensor, size: int, bits: int, axis: int = 0) -> Tensor:
         numbers.append(word - 2.0**bits * higher)
         word = higher
     stacked = ops.stack([*numbers, word], axis=at)
-    whole = ops.reshape(stacked, (*before, units * num_integers, *rest))
-    return whole[:size] if axis == 0 else whole[..., :size]
+    integers = ops.reshape(stacked, (*before, units * num_integers, *after))
+    return integers[:size] if axis == 0 else integers[..., :size]
 
 
 def dequantize_groups(
@@ -593,7 +606,7 @@ def _steps_and_zeros(
     scales, zeros, largest = shared
     groups = scales.shape[axis]
     offsets = unpack(zeros, groups, bits, axis)
-    steps = ops.exp(ops.cast(scales, "float32") * (-math.log(2) / _STEPS))
+    steps = ops.exp(ops.cast(scales, "float32") * (-math.log(2) / _SCALES_PER_OCTAVE))
     steps = steps * ops.cast(largest, "float32")
     if groups == 1:
         return steps, offsets
