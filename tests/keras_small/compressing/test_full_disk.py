@@ -17,7 +17,7 @@ from keras import layers
 
 from keras_small import compress, load
 from keras_small.building.saving import save_model
-from keras_small.survey import archives
+from keras_small.coding import archives
 
 CODE = """
 import os, resource, sys, tempfile
@@ -119,15 +119,3 @@ def test_an_error_that_names_a_file_or_is_not_the_system_s_stays(tmp_path):
     assert caught.value.errno is None
     with pytest.raises(FileNotFoundError, match="none"), archives.writing_to(tmp_path):
         (tmp_path / "none").read_bytes()
-
-
-def test_links_stay(tmp_path):
-    link, target = tmp_path / "link.keras", tmp_path / "target.keras"
-    link.symlink_to(target)
-    size = save_model(dense(), link)
-    assert (link.is_symlink(), target.stat().st_size) == (True, size)
-    with pytest.raises(FileExistsError, match=r"target\.keras, which exists"):
-        save_model(dense(), link)
-    save_model(dense(), link, overwrite=True)
-    assert link.is_symlink()
-    assert keras.models.load_model(link).count_params() == 141
