@@ -328,7 +328,7 @@ def _frequencies(adjacency: np.ndarray, normalization: str | None) -> np.ndarray
     degrees = adjacency.sum(axis=1)
     if normalization == "symmetric":
         connected = degrees > 0
-        scale = np.where(connected, degrees, 1.0) ** -0.5 * connected
+        scale = np.where(connected, degrees, 1.0) ** -0.5
         adjacency = scale[:, None] * adjacency * scale
         degrees = connected.astype("float64")
     return np.linalg.eigh(np.diag(degrees) - adjacency)[1]
