@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_small import compress
+from keras_small import Within, compress
 from keras_small.goals.goal import Chosen, Goal
 
 RNG = np.random.default_rng(0)
@@ -97,3 +97,26 @@ def test_the_search():
     assert 0.4 * found["total"] < found["halves"] <= found["total"] / 2
     assert found["with_more"] <= found["total"] / 2 - 1000
     assert found["impossible"] is None
+
+
+class Recorded(Within):
+    """Within a tolerance, and notes what it chose."""
+
+    def choose(self, search):
+        chosen = super().choose(search)
+        CHOSEN.append((chosen.choice, search.plan.choices))
+        return chosen
+
+
+CHOSEN = []
+
+
+def test_within_takes_the_smallest_candidates_of_estimated_errors_up_to_the_tolerance():
+    CHOSEN.clear()
+    compress(network(), Recorded(0.02), data=ROWS, verbose=0)
+    ((choice, candidates),) = CHOSEN
+    assert any(not candidate.keeps_layer for candidate in choice.values())
+    for path, candidate in choice.items():
+        assert candidate.error <= 0.02
+        allowed = [c.bytes for c in candidates[path] if c.error <= 0.02]
+        assert candidate.bytes == min(allowed)
