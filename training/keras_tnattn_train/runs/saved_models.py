@@ -8,6 +8,7 @@ from pathlib import Path
 
 import keras
 
+import keras_small  # noqa: F401  registers the layers of small models
 from keras_tnattn.errors import cause_of  # also registers the layers of keras_tnattn
 from keras_tnattn_runtime.extras import installation
 from keras_tnattn_train.options.errors import InputError
