@@ -333,3 +333,14 @@ def test_functions_have_at_most_seven_parameters():
     found = set(functions_of_many_parameters())
     assert found <= FUNCTIONS_OF_MANY_PARAMETERS, "more than seven parameters"
     assert found == FUNCTIONS_OF_MANY_PARAMETERS, "no longer so many: take them out of the list"
+
+
+def test_what_loads_runs_knows_the_layers_of_both_packages():
+    code = "import keras_tnattn_train.runs.saved_models, keras; "
+    names = (
+        "keras_tnattn>TTDense",
+        "keras_small>QuantizedTokenEmbedding",
+        "keras_small>Compressed",
+    )
+    code += f"assert all(map(keras.saving.get_registered_object, {names}))"
+    run_python("-c", code, backend="numpy")
