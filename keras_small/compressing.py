@@ -66,11 +66,11 @@ def compress(
         bits: The minimum bits of a weight: 8, 4, 3 or 2 for integers of `bits` and more, 32 for
             floats alone. Integers are in groups with a scale and a zero each
             (`keras_small.storage.integer_groups`; tables in factors or blocks by row,
-            `LowRankEmbedding` and `TTEmbedding` in 4 or 8 bits). With `data`, the roundings of the
-            weights of a unit make up for each other (GPTQ). With `Smaller`, each layer has the
-            number of bits on which the bytes are best spent, 32 included, and other formats are
-            only tried if integers of `bits` alone miss the factor. Without a goal, all layers that
-            become smaller have integers. `TTDense` layers stay in floats. Default: integers of 2
+            `QuantizedLowRankEmbedding` and `QuantizedTTEmbedding` in 4 or 8 bits). With `data`, the
+            roundings of the weights of a unit make up for each other (GPTQ). With `Smaller`, each
+            layer has the number of bits on which the bytes are best spent, 32 included, and other
+            formats are only tried if integers of `bits` alone miss the factor. Without a goal, all
+            layers that become smaller have integers. `TTDense` layers stay in floats. Default: integers of 2
             bits or more, and, if those of 4 miss the factor, formats with factors of 8 or 4 bits;
             without a goal the report alone.
         formats: The formats that are tried: `"low_rank"` (a kernel or a table as a product of two
@@ -86,9 +86,9 @@ def compress(
             (`keras_small.formats.runtime_tables`). Default: whatever is best for its bytes.
         coded: Whether the bytes that count are those of the coded file that `result.save("x.tnz")`
             writes, which needs the extra `coded`. Layers then become integers with one step for a
-            whole kernel, and tables whose ids `data` counts possibly a `LowRankEmbedding` of full
-            rank with finer steps for frequent ids; `formats` are not tried, and there are no
-            `bits`. Defaults to `False`.
+            whole kernel, and tables whose ids `data` counts possibly a `QuantizedLowRankEmbedding`
+            of full rank with finer steps for frequent ids; `formats` are not tried, and there are
+            no `bits`. Defaults to `False`.
         verbose: 1 to print the progress, 0 to be silent. The logger `keras_small` reports it at
             level `INFO` in any case. Defaults to 1.
 

@@ -53,5 +53,8 @@ def test_the_block_of_keras_small_runs(tmp_path):
     text = (ROOT / "keras_small/README.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
     (tmp_path / "pasted.py").write_text(block, encoding="utf-8")
-    run_python("pasted.py", cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert 'os.environ.setdefault("KERAS_BACKEND", "jax")' in block  # which its README installs
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop("KERAS_BACKEND", None)
+    run_python("pasted.py", cwd=tmp_path, env=environment)
     assert (tmp_path / "small.keras").stat().st_size < 4 * (64 * 256 + 256 + 256 * 10 + 10) / 6

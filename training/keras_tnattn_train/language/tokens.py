@@ -14,7 +14,6 @@ from keras_tnattn_train.options.errors import InputError
 
 PAD, END, UNKNOWN = 0, 1, 2
 RESERVED = 3
-KINDS = ("characters", "bytes", "pieces")
 
 if TYPE_CHECKING:
     import tokenizers
@@ -28,7 +27,7 @@ class Tokens:
     occur often together. So there are no unknown ones.
 
     Args:
-        kind: One of `KINDS`.
+        kind: `"characters"`, `"bytes"` or `"pieces"`.
         characters: The characters in the order of their ids, from `RESERVED` on.
         merges: The pairs that make a piece of two, separated by a space, in the order of their
             ids, from `RESERVED + 256` on. Bytes are written as byte-level tokenizers write them.

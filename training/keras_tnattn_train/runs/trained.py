@@ -28,7 +28,7 @@ class TrainedRun(PredictingRun):
     Attributes:
         model: The trained model.
         loss: What the training of a small model minimizes, a function of the outputs of the
-            original and of the small model. Default: see `CompressedModel.heal`.
+            original and of the small model. Default: see `CompressionResult.heal`.
         kept_ids: The number of leading ids that stay if `compress` may reorder the vocabulary.
             Default: it may not.
     """
