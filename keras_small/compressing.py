@@ -70,9 +70,9 @@ def compress(
             roundings of the weights of a unit make up for each other (GPTQ). With `Smaller`, each
             layer has the number of bits on which the bytes are best spent, 32 included, and other
             formats are only tried if integers of `bits` alone miss the factor. Without a goal, all
-            layers that become smaller have integers. `TTDense` layers stay in floats. Default: integers of 2
-            bits or more, and, if those of 4 miss the factor, formats with factors of 8 or 4 bits;
-            without a goal the report alone.
+            layers that become smaller have integers. `TTDense` layers stay in floats. Default:
+            integers of 8, 4 or 2 bits, and, if those of 4 miss the factor, formats with factors of
+            8 or 4 bits; without a goal the report alone.
         formats: The formats that are tried: `"low_rank"` (a kernel or a table as a product of two
             thin matrices; of a convolution, one with fewer filters and one of size 1),
             `"tensor_train"` (dense layers and embeddings), `"adaptive"` (embeddings in blocks of

@@ -5,6 +5,8 @@ import os
 from collections.abc import Sequence
 from typing import IO, Any
 
+from keras_tnattn_runtime.extras import installation
+
 # The costs of a file: attributes of `FileCosts`, and their labels.
 _COSTS = {
     "bytes on disk": {"bytes": ""},
@@ -15,7 +17,10 @@ _COSTS = {
 
 def draw(report: Any, path: str | os.PathLike | IO[bytes]) -> None:
     """Draws the pictures of a `Report`; see `Report.plot`."""
-    from matplotlib.figure import Figure
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(f"Pictures need Matplotlib. {installation('matplotlib')}") from error
 
     if report.files:
         figure = Figure(figsize=(8, 8), layout="constrained")

@@ -1,6 +1,7 @@
 """A goal of one's own needs one class; the search that goals share."""
 
 import dataclasses
+import sys
 
 import keras
 import numpy as np
@@ -120,3 +121,10 @@ def test_within_takes_the_smallest_candidates_of_estimated_errors_up_to_the_tole
         assert candidate.error <= 0.02
         allowed = [c.bytes for c in candidates[path] if c.error <= 0.02]
         assert candidate.bytes == min(allowed)
+
+
+def test_a_picture_without_matplotlib_names_the_extra(monkeypatch):
+    report = compress(network(), bits=4, verbose=0).report
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match=r"Matplotlib.*\[train\]"):
+        report.plot("picture.png")
