@@ -101,7 +101,12 @@ def test_imports_point_one_way(package, path):
 
 
 # Where TensorFlow may be imported, beside the commands and studies.
-WITH_TENSORFLOW = ("keras_tnattn/text", "keras_tnattn/export", "keras_small/runtimes")
+WITH_TENSORFLOW = (
+    "keras_tnattn/text",
+    "keras_tnattn/export",
+    "keras_small/runtimes",
+    "keras_small/survey/on_backends.py",
+)
 
 
 @pytest.mark.parametrize(

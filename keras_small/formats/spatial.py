@@ -19,7 +19,9 @@ def candidates(
     return chains.convolution_candidates("spatial", layer, statistics, bits, _factorings)
 
 
-def _factorings(kernel: np.ndarray, moment: np.ndarray | None) -> Iterator[chains.Factoring]:
+def _factorings(
+    kernel: np.ndarray, moment: np.ndarray | None, only: chains.Ranks | None = None
+) -> Iterator[chains.Factoring]:
     first_size, *other_sizes, channels, filters = kernel.shape
     if first_size == 1 or max(other_sizes, default=1) == 1:
         return
@@ -27,6 +29,8 @@ def _factorings(kernel: np.ndarray, moment: np.ndarray | None) -> Iterator[chain
     columns = math.prod(other_sizes) * filters
     shares = (int(share * kernel.size / (rows + columns)) for share in chains.WEIGHT_SHARES)
     ranks = list(dict.fromkeys(max(1, min(rows, columns, rank)) for rank in shares))
+    if only is not None:
+        ranks = list(only)
     series = factors.spatial_series(kernel, ranks, moment)
     for rank, parts in zip(ranks, series, strict=True):
         yield (rank,), parts, factors.kernel_error(kernel, factors.product(*parts), moment)

@@ -18,10 +18,14 @@ def candidates(
     return chains.convolution_candidates("tucker", layer, statistics, bits, _factorings)
 
 
-def _factorings(kernel: np.ndarray, moment: np.ndarray | None) -> Iterator[chains.Factoring]:
+def _factorings(
+    kernel: np.ndarray, moment: np.ndarray | None, only: chains.Ranks | None = None
+) -> Iterator[chains.Factoring]:
     if max(kernel.shape[:-2]) == 1:
         return
     tried = list(dict.fromkeys(factors.ranks_within(kernel.shape, s) for s in chains.WEIGHT_SHARES))
+    if only is not None:
+        tried = [only]
     series = factors.tucker_series(kernel, tried, moment)
     for ranks, parts in zip(tried, series, strict=True):
         yield ranks, parts, factors.kernel_error(kernel, factors.product(*parts), moment)

@@ -51,9 +51,8 @@ def channel_factors(
         `A`, array `(*k, C, K)`, and `B`, array `(K, F)`, of which the first `r` filters and rows
         are used; and the relative error of each `r` in `0, ..., K`.
     """
-    scale = None if moment is None else low_rank.square_root(moment)
     matrix = np.reshape(kernel, (-1, kernel.shape[-1]))
-    left, right, errors = low_rank.low_rank_factors(matrix, scale)
+    left, right, errors = low_rank.low_rank_factors(matrix, moment=moment)
     return left.reshape(*kernel.shape[:-1], -1), right, errors
 
 
@@ -90,11 +89,11 @@ def tucker_series(
     taps = math.prod(sizes)
     _, right, _ = channel_factors(kernel, moment)
     unfolded = np.moveaxis(kernel.reshape(taps, channels, filters), 1, 0).reshape(channels, -1)
-    scale = None
+    marginal = None
     if moment is not None:
         blocks = moment.reshape(taps, channels, taps, channels)
-        scale = low_rank.square_root(np.einsum("tctd->cd", blocks) / taps)
-    left, _, _ = low_rank.low_rank_factors(unfolded, scale)
+        marginal = np.einsum("tctd->cd", blocks, dtype="float64") / taps
+    left, _, _ = low_rank.low_rank_factors(unfolded, moment=marginal)
     # The leading columns are the same for each number of columns.
     inner = np.linalg.qr(left[:, : max(a for a, _ in ranks)])[0]
     fit = _LeastSquares(np.kron(np.eye(taps), inner), kernel.reshape(-1, filters), moment)
@@ -131,12 +130,12 @@ def spatial_series(
     width = math.prod(other_sizes)
     tensor = kernel.reshape(height, width, channels, filters)
     unfolded = np.swapaxes(tensor, 1, 2).reshape(height * channels, width * filters)
-    scale = None
+    marginal = None
     if moment is not None:
         blocks = moment.reshape(height, width, channels, height, width, channels)
-        marginal = np.einsum("hwcgwd->hcgd", blocks).reshape(height * channels, -1) / width
-        scale = low_rank.square_root(marginal)
-    left, _, _ = low_rank.low_rank_factors(unfolded, scale)
+        summed = np.einsum("hwcgwd->hcgd", blocks, dtype="float64")
+        marginal = summed.reshape(height * channels, -1) / width
+    left, _, _ = low_rank.low_rank_factors(unfolded, moment=marginal)
     first = np.linalg.qr(left[:, : max(ranks)])[0].reshape(height, channels, -1)
     maximum_rank = first.shape[-1]
     basis = np.einsum("hcr,wv->hwcvr", first, np.eye(width)).reshape(-1, width * maximum_rank)
