@@ -216,7 +216,7 @@ def patches(layer: keras.layers.Layer, inputs: Tensor, positions: int | None = N
     rows = ops.take(pixels, taken.ravel(), axis=1)
     rows = ops.reshape(rows, (-1, *taken.shape, layer.groups, channels))
     rows = rows * inside[..., None, None].astype("float32")
-    rows = ops.moveaxis(rows, 3, 1)
+    rows = ops.moveaxis(rows, 3, 0)
     return ops.reshape(rows, (-1, math.prod(sizes) * channels))
 
 

@@ -3,12 +3,15 @@
 Noise `n` of size `s` on the outputs of a layer changes the model's outputs by `J n`, with the
 Jacobian `J`, and so by `s |J|` in the mean. For random signs `v` the mean of the squares of the
 gradient `J^T v` of `v^T f` is `|J|^2`, of all layers at once: one run back through the model takes
-the place of a run for each layer.
+the place of a run for each layer. Where a model is far from linear gradients mislead: of an output
+that is clipped, say, they are 0. So noise is really added, to all layers of about the same
+sensitivity at once, and if it changes more than expected, theirs grow.
 """
 
 import contextlib
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -34,6 +37,13 @@ _MINIMUM_ROWS = 32
 # Minimum rows, each with a direction of its own, that measure a response.
 _RESPONSE_ROWS = 1024
 _MINIMUM_OUTPUTS = 256
+# The size of noise, relative to a layer's outputs.
+_NOISE_SHARE = 0.05
+# The factor between the sensitivities of two groups, and the smallest share of the largest one.
+_GROUP_FACTOR = 4
+_SMALLEST_SHARE = 4**-4
+# A change that is larger than expected by this factor is none of chance.
+_UNEXPECTED_FACTOR = 1.5
 # Random signs, which repeat after a prime number of entries.
 _SIGNS = 65521
 # For embeddings with more features all directions of the rows count alike.
@@ -72,7 +82,8 @@ def measure_sensitivity(
     chosen = [batches[n * len(batches) // count] for n in range(count)]
     tables = [x for x in layers.values() if _has_response(x)]
     repeats = math.ceil((_RESPONSE_ROWS if tables else _MINIMUM_ROWS) / (rows * count))
-    measured = _Gradients(model, layers, [are_probabilities(x) for x in outputs[0]])
+    in_logs = [are_probabilities(x) for x in outputs[0]]
+    measured = _Gradients(model, layers, in_logs)
     try:
         for batch in chosen * repeats:
             measured.add(batch)
@@ -81,14 +92,85 @@ def measure_sensitivity(
     except Exception as error:  # of what has no gradient, or what a layer's own code raises
         tell("no gradients, so that all layers count alike: %s", cause_of(error))
         return
-    sensitivities = {path: math.sqrt(measured.changes.get(path, 0.0)) for path in layers}
+    sensitivities = {
+        path: math.sqrt(measured.changes.get(path, 0.0)) / measured.size for path in layers
+    }
     largest = max(sensitivities.values(), default=0.0)
+    noise = _Noise(model, layers, in_logs, chosen[0])
+    for group in _groups(sensitivities):
+        expected = math.hypot(*(sensitivities[path] for path in group))
+        factor = noise.change(group) / (expected or 1e-3 * largest or 1.0)
+        if factor > _UNEXPECTED_FACTOR:
+            for path in group:
+                sensitivities[path] = factor * (sensitivities[path] or 1e-3 * largest)
     for path, sensitivity in sensitivities.items():
-        statistics[path].sensitivity = max(sensitivity, 1e-3 * largest) / measured.size or 1.0
+        statistics[path].sensitivity = max(sensitivity, 1e-3 * largest) or 1.0
     for path, response in measured.responses.items():
         layer = layers[path]
         if statistics[path].moment is None:  # otherwise it returns logits, of other directions
             _note_response(model, layer, data.batches, statistics[path], outputs, response)
+
+
+def _groups(sensitivities: Mapping[str, float]) -> list[list[str]]:
+    """Returns the layers in groups of about the same sensitivity."""
+    largest = max(sensitivities.values(), default=0.0)
+    groups: dict[int, list[str]] = {}
+    for path, sensitivity in sensitivities.items():
+        share = max(sensitivity / (largest or 1.0), _SMALLEST_SHARE)
+        groups.setdefault(round(math.log(share, _GROUP_FACTOR)), []).append(path)
+    return list(groups.values())
+
+
+class _Noise:
+    """Adds noise to the outputs of some layers at once, before their activations.
+
+    Args:
+        model: The model.
+        layers: The layers, by path.
+        in_logs: Whether the logarithms of each output count.
+        batch: The inputs.
+    """
+
+    def __init__(
+        self,
+        model: keras.layers.Layer,
+        layers: Mapping[str, keras.layers.Layer],
+        in_logs: Sequence[bool],
+        batch: Any,
+    ) -> None:
+        self._model = model
+        self._layers = layers
+        self._in_logs = in_logs
+        self._batch = batch
+        self._run = Runner(model, self._outputs)
+        self._before = self._with_noise(())
+
+    def change(self, paths: Sequence[str]) -> float:
+        """Returns the relative change of the outputs for noise of the size of the outputs."""
+        after = self._with_noise(paths)
+        size = math.hypot(*(np.linalg.norm(x) for x in self._before))
+        pairs = zip(after, self._before, strict=True)
+        change = math.hypot(*(np.linalg.norm(x - y) for x, y in pairs))
+        return change / (_NOISE_SHARE * (size or 1.0))
+
+    def _with_noise(self, paths: Sequence[str]) -> list[np.ndarray]:
+        shares = {path: np.float32(_NOISE_SHARE * (path in paths)) for path in self._layers}
+        return self._run([self._batch, shares])
+
+    def _outputs(self, inputs: Any) -> list[Tensor]:
+        batch, shares = inputs
+        calls = itertools.count()
+
+        def noisy(path: str, tensor: Tensor) -> Tensor:
+            x = ops.cast(tensor, "float32")
+            size = ops.sqrt(ops.mean(ops.square(x)))
+            noise = keras.random.normal(ops.shape(x), seed=next(calls))
+            return ops.cast(x + shares[path] * size * noise, tensor.dtype)
+
+        with _before_activations(self._layers, noisy):
+            outputs = self._model(batch, training=False)
+        pairs = zip(keras.tree.flatten(outputs), self._in_logs, strict=True)
+        return [_comparable_tensor(x, in_log) for x, in_log in pairs]
 
 
 class _Gradients:

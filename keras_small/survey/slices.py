@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from keras_small.asked.batches import data_errors, number_of_rows, outputs_of
+from keras_small.asked.batches import data_errors, outputs_of
 from keras_small.asked.data import CalibrationData
 from keras_small.survey.inventory import Inventory
 from keras_small.survey.watching import Call, watch_calls
@@ -28,12 +28,27 @@ def cut_to_memory(data: CalibrationData, inventory: Inventory) -> None:
     if fixed is not None:
         data.cut(fixed)
         return
-    row = data.first_rows(1)
-    with data_errors():
-        bytes_of_row = _bytes_of_outputs(inventory, row) // number_of_rows(row)
-    rows = max(1, min(_MAXIMUM_ROWS, _MAXIMUM_BYTES // max(bytes_of_row, 1)))
+    rows = rows_at_once(inventory, data.first_rows(1))
     factor = 1 if keras.backend.backend() == "torch" else _COMPILED_FACTOR
     data.cut(rows, min(_MAXIMUM_ROWS, factor * rows))
+
+
+def rows_at_once(inventory: Inventory, row: Any) -> int:
+    """Returns the maximum rows of a run that keeps the outputs of all layers.
+
+    Args:
+        inventory: The model.
+        row: Inputs of one row.
+
+    Raises:
+        ValueError: If they do not fit the model.
+    """
+    fixed = fixed_rows(inventory.model)
+    if fixed is not None:
+        return fixed
+    with data_errors():
+        bytes_of_row = _bytes_of_outputs(inventory, row)
+    return max(1, min(_MAXIMUM_ROWS, _MAXIMUM_BYTES // max(bytes_of_row, 1)))
 
 
 def fixed_rows(model: keras.Model) -> int | None:

@@ -191,7 +191,7 @@ def test_arrays_among_the_numbers_are_cut_short(arguments, message):
 
 def test_data_of_another_shape_are_not_printed():
     model = sequential(keras.layers.Dense(32))
-    with pytest.raises(ValueError, match=r"do not fit .*shape.*\(32, 32, 3\)") as error:
+    with pytest.raises(ValueError, match=r"do not fit .*shape.*\(1, 32, 3\)") as error:
         compress(model, 2, data=np.ones((40, 32, 3), "float32"), verbose=0)
     assert len(str(error.value)) < 300
 

@@ -73,7 +73,9 @@ def test_a_small_sensitivity_is_relative_to_the_largest():
             layer.set_weights([TABLE])
         statistics = {name: calibration.Statistics() for name in layers}
         outputs = [to_numpy(model([IDS, IDS]))]
-        sensitivity.measure_sensitivity(model, layers, read([{"one": IDS, "other": IDS}]), statistics, [outputs])
+        sensitivity.measure_sensitivity(
+            model, layers, read([{"one": IDS, "other": IDS}]), statistics, [outputs]
+        )
         return [statistics[name].sensitivity for name in layers]
 
     one, small = sensitivities(0.1)
