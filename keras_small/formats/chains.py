@@ -2,8 +2,8 @@
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
 import keras
 import numpy as np
@@ -22,6 +22,10 @@ WEIGHT_SHARES = tuple(0.8**n for n in range(1, 16))
 
 Ranks = tuple[int, ...]
 Factoring = tuple[Ranks, Sequence[np.ndarray], float]
+
+
+# The shapes of the factors, and an error that none of them is below.
+Bound = tuple[list[tuple[int, ...]], float]
 
 
 class Factorings(Protocol):
@@ -64,7 +68,7 @@ def convolution_candidates(
             format=name,
             ranks=ranks,
             bits=bits,
-            bytes=factor_bytes(layer, [(math.prod(s[:-1]), s[-1]) for s in shapes], bits),
+            bytes=_bytes(layer, shapes, bits),
             # The roundings of all kernels of the chain add up.
             error=float(np.sqrt(error**2 + len(shapes) * rounding**2)),
             flops=_flops(layer, shapes),
@@ -73,6 +77,40 @@ def convolution_candidates(
         )
         for ranks, shapes, error in _tried(layer, statistics, factorings)
     ]
+
+
+def is_promising(
+    layer: keras.layers.Layer,
+    statistics: Statistics,
+    bits: int | None,
+    found: Sequence[Candidate],
+    bounds: Callable[[np.ndarray, np.ndarray | None], Iterable[Bound]],
+) -> bool:
+    """Whether factors may have a smaller error than each candidate that takes no more bytes.
+
+    Args:
+        layer: The layer.
+        statistics: Its observations.
+        bits: The bits of the factors.
+        found: The candidates that were found.
+        bounds: Function from a kernel and a moment to the bounds of the errors, which are cheap.
+    """
+    if reason_against_factors(layer) is not None:
+        return False
+    for shapes, bound in _known_bounds(layer, statistics, bounds):
+        size = _bytes(layer, shapes, bits)
+        if all(bound < candidate.likely_error for candidate in found if candidate.bytes <= size):
+            return True
+    return False
+
+
+@remember_latest
+def _known_bounds(layer: keras.layers.Layer, statistics: Statistics, bounds: Any) -> list[Bound]:
+    return list(bounds(_kernel_of(layer), statistics.moment))
+
+
+def _bytes(layer: keras.layers.Layer, shapes: Sequence[tuple[int, ...]], bits: int | None) -> int:
+    return factor_bytes(layer, [(math.prod(s[:-1]), s[-1]) for s in shapes], bits)
 
 
 def _kernel_of(layer: keras.layers.Layer) -> np.ndarray:

@@ -96,7 +96,7 @@ def tucker_series(
     left, _, _ = low_rank.low_rank_factors(unfolded, moment=marginal)
     # The leading columns are the same for each number of columns.
     inner = np.linalg.qr(left[:, : max(a for a, _ in ranks)])[0]
-    fit = _LeastSquares(np.kron(np.eye(taps), inner), kernel.reshape(-1, filters), moment)
+    fit = _LeastSquares(inner, kernel.reshape(1, taps, channels, filters), moment)
     for a, b in ranks:
         chosen = (np.arange(taps)[:, None] * inner.shape[1] + np.arange(a)).ravel()
         core = fit.solution(chosen) @ right[:b].T
@@ -126,20 +126,13 @@ def spatial_series(
     kernel: np.ndarray, ranks: Sequence[int], moment: np.ndarray | None = None
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields the factors of `spatial_factors` for each of several ranks; decomposes only once."""
+    left, _, _ = _along_first_axis(kernel, moment)
     height, *other_sizes, channels, filters = kernel.shape
     width = math.prod(other_sizes)
     tensor = kernel.reshape(height, width, channels, filters)
-    unfolded = np.swapaxes(tensor, 1, 2).reshape(height * channels, width * filters)
-    marginal = None
-    if moment is not None:
-        blocks = moment.reshape(height, width, channels, height, width, channels)
-        summed = np.einsum("hwcgwd->hcgd", blocks, dtype="float64")
-        marginal = summed.reshape(height * channels, -1) / width
-    left, _, _ = low_rank.low_rank_factors(unfolded, moment=marginal)
     first = np.linalg.qr(left[:, : max(ranks)])[0].reshape(height, channels, -1)
     maximum_rank = first.shape[-1]
-    basis = np.einsum("hcr,wv->hwcvr", first, np.eye(width)).reshape(-1, width * maximum_rank)
-    fit = _LeastSquares(basis, kernel.reshape(-1, filters), moment)
+    fit = _LeastSquares(first, tensor, moment)
     ones = (1,) * len(other_sizes)
     for rank in (min(rank, maximum_rank) for rank in ranks):
         chosen = (np.arange(width)[:, None] * maximum_rank + np.arange(rank)).ravel()
@@ -150,13 +143,56 @@ def spatial_series(
         )
 
 
+def spatial_errors(kernel: np.ndarray, moment: np.ndarray | None = None) -> np.ndarray:
+    """Returns the relative error of each rank of a spatial factoring before least squares."""
+    return _along_first_axis(kernel, moment)[2]
+
+
+def _along_first_axis(
+    kernel: np.ndarray, moment: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Factors a kernel into the first axis with the channels, and the others with the filters."""
+    height, *other_sizes, channels, filters = kernel.shape
+    width = math.prod(other_sizes)
+    tensor = kernel.reshape(height, width, channels, filters)
+    unfolded = np.swapaxes(tensor, 1, 2).reshape(height * channels, width * filters)
+    marginal = None
+    if moment is not None:
+        blocks = moment.reshape(height, width, channels, height, width, channels)
+        summed = np.einsum("hwcgwd->hcgd", blocks, dtype="float64")
+        marginal = summed.reshape(height * channels, -1) / width
+    return low_rank.low_rank_factors(unfolded, moment=marginal)
+
+
 class _LeastSquares:
-    """Minimizes `||M^{1/2} (target - basis X)||` for some of the columns of a basis."""
+    """Minimizes `||M^{1/2} (target - basis X)||` for some of the columns of a basis.
+
+    The basis is the same at each of `w` offsets, `B` of shape `(h, C, r)`, and 0 between them.
+
+    Args:
+        basis: `B`; without the axis of `h` if this is 1.
+        target: Kernel `(h, w, C, F)`.
+        moment: Second moment of the patches `(h w C, h w C)`. Default: the identity.
+    """
 
     def __init__(self, basis: np.ndarray, target: np.ndarray, moment: np.ndarray | None) -> None:
-        weighted = basis if moment is None else moment @ basis
-        self._gram = basis.T @ weighted
-        self._products = weighted.T @ target
+        height, width, channels, filters = target.shape
+        basis = basis.reshape(height, channels, -1)
+        size = width * basis.shape[-1]
+        if moment is None:
+            gram = np.einsum("hcr,hcs->rs", basis, basis)
+            self._gram = np.kron(np.eye(width), gram)
+            self._products = np.einsum("hcr,hwcf->wrf", basis, target).reshape(size, filters)
+            return
+        dtype = moment.dtype
+        rows = moment.reshape(-1, height, width, channels)
+        # `M B`, `(h w C, v, r)`.
+        weighted = np.einsum("phvc,hcr->pvr", rows, basis.astype(dtype), optimize=True)
+        weighted = weighted.reshape(height, width, channels, size)
+        gram = np.einsum("hcr,hwcs->wrs", basis.astype(dtype), weighted, optimize=True)
+        self._gram = gram.reshape(size, size).astype("float64")
+        products = weighted.reshape(-1, size).T @ target.reshape(-1, filters).astype(dtype)
+        self._products = products.astype("float64")
 
     def solution(self, columns: np.ndarray) -> np.ndarray:
         """Returns `X` for the columns of these indices."""

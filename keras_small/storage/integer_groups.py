@@ -101,12 +101,13 @@ def _factored(moment: np.ndarray) -> FactoredMoment:
     order = np.argsort(-np.diag(moment), kind="stable")
     # Backwards, so that the inverse of the lower factor is the upper factor of the inverse.
     backwards = order[::-1]
-    damped = (moment[np.ix_(backwards, backwards)] / scale).astype(dtype)
+    damped = moment[np.ix_(backwards, backwards)].astype(dtype, copy=False)
+    damped /= scale
     damped[np.diag_indices(len(damped))] += _DAMPING * size / scale + 1e-12
     lower = np.linalg.cholesky(damped)
     del damped
     _invert_lower(lower)
-    return FactoredMoment(weights, order, lower[::-1, ::-1].astype("float32"))
+    return FactoredMoment(weights, order, lower[::-1, ::-1].astype("float32", copy=False))
 
 
 def _invert_lower(matrix: np.ndarray) -> None:
