@@ -6,8 +6,8 @@ A format is a module with a function:
 and none for a kind of layer that the format does not take. `bits` is `None` or the bits of the
 integers; `statistics` are the observations of the layer, `calibration.Statistics`.
 
-It may have a function `is_promising(layer, statistics, bits, found)`, which is asked first, and says
-whether looking for candidates is worth the time once others were found.
+It may have a function `is_promising(layer, statistics, bits, found)`, which is asked first and says
+whether candidates may win once others were found.
 
 CONTRIBUTING.md, "A compress format", says how to add one.
 """

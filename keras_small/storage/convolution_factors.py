@@ -14,7 +14,7 @@ import numpy as np
 from keras_tnattn.ops import low_rank
 
 # The share of the mean second moment that is added to each in least squares.
-_RIDGE = 1e-6
+_RIDGE = 1e-4
 
 
 def kernel_error(
