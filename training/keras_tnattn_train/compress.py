@@ -319,7 +319,7 @@ def _compress_file(path: Path, name: str, folder: Path, args: CompressOptions) -
             result.export(folder / FILES[args.export])
     elif args.export:
         from keras_small import export
-        from keras_tnattn.export import next_version
+        from keras_tnattn.export.signatures import next_version
 
         models = _export_folder(name, args)
         with _errors_of_export(models):

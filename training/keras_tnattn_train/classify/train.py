@@ -25,7 +25,7 @@ from keras_tnattn_train.classify.reports import (
 )
 from keras_tnattn_train.data.batches import MAX_TOKENS, GroupedTextBatches, TextBatches
 from keras_tnattn_train.data.stored import stored_array
-from keras_tnattn_train.data.texts import LabeledTexts, split_rows
+from keras_tnattn_train.data.texts.labeled import LabeledTexts, split_rows
 from keras_tnattn_train.options.errors import input_errors
 from keras_tnattn_train.runs.cards import describe
 from keras_tnattn_train.runs.finishing import finish

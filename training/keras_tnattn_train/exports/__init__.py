@@ -11,7 +11,7 @@
 import os
 from pathlib import Path
 
-from keras_tnattn.export import check_backend
+from keras_tnattn.export.signatures import check_backend
 from keras_tnattn_train.exports.classifier import Classifier
 from keras_tnattn_train.exports.language_model import LanguageModel
 from keras_tnattn_train.exports.pages import Page
@@ -26,12 +26,10 @@ Form = Version | Portable | Page
 
 __all__ = [
     "Classifier",
-    "Form",
     "LanguageModel",
     "Page",
     "Portable",
     "Search",
-    "Task",
     "Translator",
     "Version",
     "export",

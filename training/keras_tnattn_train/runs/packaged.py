@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from keras_tnattn_train.options.errors import InputError
 
 if TYPE_CHECKING:
-    from keras_tnattn_train.exports import Task
+    from keras_tnattn_train.exports.task import Task
 
 
 def packaged_models() -> dict[str, Path]:
