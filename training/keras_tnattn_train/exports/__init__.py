@@ -73,10 +73,9 @@ def export(task: Task, path: str | os.PathLike, form: Form | None = None) -> Pat
 
 
 def _check_form(task: Task, form: Form) -> None:
-    """Raises a `ValueError` if a task has no such form, or the form's options are unknown."""
+    """Raises a `ValueError` if a task has no such form."""
     name = type(form).__name__
     if name not in task.forms:
         raise ValueError(
             f"Expected {' or '.join(task.forms)} of {task.kind}. Received: form={form!r}"
         )
-    form.check()

@@ -41,9 +41,6 @@ class Page:
 
     runtime: str | os.PathLike | None = None
 
-    def check(self) -> None:
-        """Checks nothing: the files of the runtime are looked for while the page is written."""
-
     def write(self, task: Task, folder: Path) -> Path:
         """Writes the folder, completely or not at all.
 
