@@ -14,6 +14,7 @@ from keras_small import compress, export
 from keras_small.formats import chains, low_rank
 from keras_small.formats.recurrent import quantize_cells
 from keras_small.runtimes import file_costs
+from keras_small.runtimes.examples import example_of
 from keras_small.runtimes.expected import Expected, minimum_exact
 from keras_small.runtimes.exporting import file_sizes, write_file
 from keras_small.runtimes.forms import FORMS
@@ -669,3 +670,9 @@ def test_a_file_larger_than_its_small_model_says_so(tmp_path, capsys):
     export(result.model, tmp_path / "model.xml")
     export(keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)]), tmp_path / "x.tflite")
     assert "note" not in capsys.readouterr().out
+
+
+def test_a_model_without_data_is_tried_on_rows_of_a_middling_length():
+    x = keras.Input((None, 4))
+    model = keras.Model(x, keras.layers.Conv1D(2, 5)(x))
+    assert example_of(model, None).shape == (2, 8, 4)
