@@ -266,7 +266,7 @@ def factored_convolution(bits):
     layer = keras.layers.Conv2D(64, 3, padding="same", activation="relu")
     layer.build((None, 12, 12, 64))
     kernel = keras.ops.convert_to_numpy(layer.kernel)
-    chain = chain_of(layer, convolution_factors.tucker_factors(kernel, (24, 32)))
+    chain = chain_of(layer, next(convolution_factors.tucker_factors(kernel, [(24, 32)])))
     chain = chain if bits is None else chains.quantize_chain(chain, bits, None)
     return keras.Sequential(
         [keras.Input((12, 12, 64)), chain, keras.layers.GlobalAveragePooling2D()]
