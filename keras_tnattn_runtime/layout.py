@@ -1,9 +1,7 @@
 """The files of runtimes, and where an exported version has those that TensorFlow does not know."""
 
-import contextlib
 import importlib.util
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,16 +52,3 @@ def portable_folder(folder: Path) -> Path | None:
     found = {name: path for name, path in paths.items() if (path / "text.json").is_file()}
     installed = [n for n in found if importlib.util.find_spec(RUNTIMES[n].package)]
     return next((found[name] for name in (*installed, *found)), None)
-
-
-@contextlib.contextmanager
-def made_folder(path: Path) -> Iterator[None]:
-    """Makes a folder and its parents; those that stay empty are removed in the end."""
-    new = [folder for folder in (path, *path.parents) if not folder.exists()]
-    path.mkdir(parents=True, exist_ok=True)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            for folder in new:
-                folder.rmdir()

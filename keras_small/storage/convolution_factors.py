@@ -72,7 +72,7 @@ def tucker_factors(
         moment: Second moment of the patches `(P, P)`. Default: the identity.
 
     Yields:
-        For each pair of ranks `U`, array `(C, a)`; `G`, array `(*k, a, b)`; and `V`, array `(b, F)`.
+        For each pair `U`, array `(C, a)`; `G`, array `(*k, a, b)`; and `V`, array `(b, F)`.
 
     Example:
         >>> inner, core, outer = next(tucker_factors(np.ones((3, 3, 2, 4)), [(1, 2)]))

@@ -28,9 +28,9 @@ from keras_small.storage.layer_chain import chain_of
 from keras_small.storage.quantized import quantized_layer
 from keras_small.storage.recurrent import on_other_cells
 from keras_small.survey.calibration import Statistics
-from keras_tnattn.export.partial import partial_folder
 from keras_tnattn.layers import GraphTensorNetwork, LowRankEmbedding, TTDense, TTEmbedding
 from keras_tnattn.models import language_model, text_classifier
+from keras_tnattn_runtime.folders import partial_folder
 
 BACKEND = keras.backend.backend()
 SUFFIXES = {form.name: suffix for suffix, form in FORMS.items()}

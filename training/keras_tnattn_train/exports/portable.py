@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from keras_tnattn.export.cards import extend_card, technical
-from keras_tnattn.export.partial import partial_folder
 from keras_tnattn_runtime import reader
+from keras_tnattn_runtime.folders import partial_folder
 from keras_tnattn_runtime.layout import READER_RUNTIMES, RUNTIMES
 from keras_tnattn_train.exports.task import Task
 
