@@ -43,13 +43,13 @@ FORMS = {
         "SavedModel",
         runtime="onnxruntime",
         packages=(),
-        writers={"tensorflow": "saved_model_file", "jax": "saved_model_file"},
+        writers={"tensorflow": "keras_file", "jax": "keras_file"},
     ),
     ".onnx": Form(
         "ONNX",
         runtime="onnxruntime",
         packages=("onnx", "onnxruntime"),
-        writers={"tensorflow": "onnx_file", "torch": "torch_onnx_file"},
+        writers={"tensorflow": "onnx_file", "torch": "keras_file"},
         max_error=0.012,
     ),
     ".tflite": Form(
