@@ -109,8 +109,8 @@ class CompressOptions(Options):
     bits: int | None = option(
         None,
         MODEL,
-        "minimum bits of the integers that store weights, 32 for floats alone (default: 2, with "
-        "factors of 8 or 4, whatever loses least; without a goal only the reports)",
+        "lowest integer width allowed; 32 keeps floats (faster, larger). Default: 2, with factors "
+        "of 8 or 4 bits, whatever loses least; without a goal only the reports",
         choices=(32, 8, 4, 3, 2),
     )
     coded: bool = option(
