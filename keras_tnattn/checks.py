@@ -1,9 +1,14 @@
-"""Checks of constructor arguments, with one wording for all layers."""
+"""Checks of arguments and of the backend, with one wording for all."""
 
+import importlib.util
 import numbers
 import reprlib
 from collections.abc import Mapping
 from typing import Any
+
+import keras
+
+from keras_tnattn_runtime.extras import installation
 
 _NUMBERS = ("bool", "int", "uint", "float", "bfloat")
 
@@ -174,3 +179,15 @@ def _fits(axis: str, size: Any, sizes: dict[str, Any]) -> bool:
 def _readable(forms: str) -> str:
     forms = forms.replace("?", "")
     return " or ".join(f"({', '.join(form.split())})" for form in forms.split(" | "))
+
+
+def check_backend_among(exported: str, *backends: str) -> None:
+    """Raises a `RuntimeError` on other backends than these, with the way out."""
+    if keras.backend.backend() not in backends:
+        is_there = importlib.util.find_spec(backends[0]) is not None
+        way_out = "" if is_there else f". {installation(backends[0])}"
+        raise RuntimeError(
+            f"Exporting {exported} works on {' and '.join(backends)} only: start again with "
+            f"KERAS_BACKEND={backends[0]}, which reads the same files and runs. Received: "
+            f"backend={keras.backend.backend()!r}{way_out}"
+        )

@@ -291,7 +291,6 @@ LARGEST_NUMBER_OF_PARAMETERS = 7
 FUNCTIONS_OF_MANY_PARAMETERS = {
     "keras_small/compressing.py: compress",
     "keras_small/storage/base_low_rank.py: __init__",
-    "keras_small/storage/integer_groups.py: _integers_in_turn",
     "keras_tnattn/layers/base_metric_attention.py: __call__",
     "keras_tnattn/layers/base_metric_attention.py: call",
     "keras_tnattn/layers/graph_attention.py: __init__",

@@ -27,6 +27,6 @@ def _factorings(kernel: np.ndarray, moment: np.ndarray | None) -> Iterator[chain
     columns = math.prod(other_sizes) * filters
     shares = (int(share * kernel.size / (rows + columns)) for share in chains.WEIGHT_SHARES)
     ranks = list(dict.fromkeys(max(1, min(rows, columns, rank)) for rank in shares))
-    series = factors.spatial_series(kernel, ranks, moment)
+    series = factors.spatial_factors(kernel, ranks, moment)
     for rank, parts in zip(ranks, series, strict=True):
         yield (rank,), parts, factors.kernel_error(kernel, factors.product(*parts), moment)

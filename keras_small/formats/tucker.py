@@ -22,6 +22,6 @@ def _factorings(kernel: np.ndarray, moment: np.ndarray | None) -> Iterator[chain
     if max(kernel.shape[:-2]) == 1:
         return
     tried = list(dict.fromkeys(factors.ranks_within(kernel.shape, s) for s in chains.WEIGHT_SHARES))
-    series = factors.tucker_series(kernel, tried, moment)
+    series = factors.tucker_factors(kernel, tried, moment)
     for ranks, parts in zip(tried, series, strict=True):
         yield ranks, parts, factors.kernel_error(kernel, factors.product(*parts), moment)

@@ -543,12 +543,6 @@ def test_a_promise_is_printed_and_recorded(tmp_path, capsys):
     assert f"{count['flips']} of 40 rows held back" in capsys.readouterr().out
 
 
-def test_a_model_without_data_is_tried_on_rows_of_a_middling_length():
-    x = keras.Input((None, 4))
-    model = keras.Model(x, keras.layers.Conv1D(2, 5)(x))
-    assert compress._example(model, None).shape == (2, 8, 4)
-
-
 def test_the_runtime_reaches_compress(tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr("keras_small.compress", lambda *_, **given: calls.append(given))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from keras_tnattn_runtime.extras import installation
-from keras_tnattn_runtime.layout import portable_folder
+from keras_tnattn_runtime.layout import READER_RUNTIMES, RUNTIMES, portable_folder
 from keras_tnattn_train.commands import Command
 from keras_tnattn_train.data.sentences import COLUMNS, Row, from_file, from_strings
 from keras_tnattn_train.options.apps import Program
@@ -45,8 +45,6 @@ from keras_tnattn_train.system.files import read_object, replacing
 from keras_tnattn_train.tasks import command_of, task_commands
 
 FORMATS = ("csv", "jsonl", "lines")
-# The runtimes of the files of a portable folder, by the ends of their names.
-_RUNTIMES = {".onnx": "onnxruntime", ".tflite": "ai_edge_litert"}
 BATCHES = 32  # that are read and sorted by length together
 EXAMPLES = """\
 examples:
@@ -296,7 +294,9 @@ def _portable(path: Path, exported: bool) -> Path | None:
             f"model={path}, a language model: keras-tnattn generate {path} PROMPT"
         )
     suffixes = {file.suffix for file in folder.iterdir()}
-    is_readable = any(s in suffixes and importlib.util.find_spec(m) for s, m in _RUNTIMES.items())
+    runtimes = [RUNTIMES[name] for name in READER_RUNTIMES]
+    packages = [runtime.package for runtime in runtimes if runtime.suffix in suffixes]
+    is_readable = any(map(importlib.util.find_spec, packages))
     return folder if is_readable or not exported else None
 
 

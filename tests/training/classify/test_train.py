@@ -18,7 +18,7 @@ from run_folders import (
 )
 from slow_cases import slow_but
 
-from keras_tnattn.models import ATTENTIONS as CLASSIFIERS
+from keras_tnattn.models.attentions import ATTENTIONS as CLASSIFIERS
 from keras_tnattn.ops.time_graph import PowerLaw, Window
 from keras_tnattn_train.classify import train
 from keras_tnattn_train.classify.config import ATTENTIONS, ClassifyConfig
@@ -27,7 +27,7 @@ from keras_tnattn_train.classify.texts import warning_without_spaces
 from keras_tnattn_train.classify.train import _a_sentence, _words_to_read, compiled_model
 from keras_tnattn_train.cli import train as main
 from keras_tnattn_train.data.batches import TextBatches
-from keras_tnattn_train.data.texts import split_rows
+from keras_tnattn_train.data.texts.labeled import split_rows
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.runs.run import Run, from_json
 

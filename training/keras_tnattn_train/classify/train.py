@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from sklearn.utils.class_weight import compute_sample_weight
 from keras_tnattn.export.explaining import attention_scores
 from keras_tnattn.models import text_classifier
 from keras_tnattn.text.words import WordVectorizer, learn_words, split_characters, split_words
+from keras_tnattn_runtime.extras import has_onnx
 from keras_tnattn_train.classify.config import MOST_WORDS, PAIRWISE_WORDS, ClassifyConfig
 from keras_tnattn_train.classify.initial_weights import svm_weights
 from keras_tnattn_train.classify.keeping import described, keep_better
@@ -25,7 +25,7 @@ from keras_tnattn_train.classify.reports import (
 )
 from keras_tnattn_train.data.batches import MAX_TOKENS, GroupedTextBatches, TextBatches
 from keras_tnattn_train.data.stored import stored_array
-from keras_tnattn_train.data.texts import LabeledTexts, split_rows
+from keras_tnattn_train.data.texts.labeled import LabeledTexts, split_rows
 from keras_tnattn_train.options.errors import input_errors
 from keras_tnattn_train.runs.cards import describe
 from keras_tnattn_train.runs.finishing import finish
@@ -153,7 +153,7 @@ class TrainedClassifier:
             card["kept"] = results["kept"]
         split = split_words if self.vectorizer.split == "words" else split_characters
         task = exports.Classifier(self.model, self.vectorizer, data.class_names, split, card)
-        if all(map(importlib.util.find_spec, ("onnx", "onnxruntime"))):
+        if has_onnx():
             try:
                 return exports.export(task, folder, exports.Version(version, ("onnxruntime",)))
             except RuntimeError as error:  # not every model can be converted

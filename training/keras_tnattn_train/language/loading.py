@@ -23,7 +23,7 @@ from keras_tnattn_train.runs.trained import TrainedRun
 from keras_tnattn_train.system.files import read_object
 
 if TYPE_CHECKING:
-    from keras_tnattn_train.exports import Task
+    from keras_tnattn_train.exports.task import Task
 
 CONTINUATION = 50  # tokens that `predict` writes
 

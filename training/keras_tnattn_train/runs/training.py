@@ -299,7 +299,7 @@ def _divergence(error: FloatingPointError, config: FitConfig, log: EpochLog) -> 
 
 
 def _check_export(folder: Path) -> None:
-    from keras_tnattn.export import check_backend
+    from keras_tnattn.export.signatures import check_backend
 
     try:
         check_backend()

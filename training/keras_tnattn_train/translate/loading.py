@@ -26,7 +26,7 @@ from keras_tnattn_train.translate.train import SUFFIX, export_trained, model_car
 
 if TYPE_CHECKING:
     from keras_tnattn.text.sentence_translator import SentenceTranslator
-    from keras_tnattn_train.exports import Task
+    from keras_tnattn_train.exports.task import Task
 
 
 @dataclasses.dataclass(frozen=True)
