@@ -18,9 +18,9 @@ from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.linear_model import Ridge
 from sklearn.svm import LinearSVC
 
-from keras_tnattn_train.classify.config import ClassifyConfig
-from keras_tnattn_train.data.stored import stored_array
-from keras_tnattn_train.runs.training import outputs_of
+from keras_tnattn.estimator.batches import outputs_of
+from keras_tnattn.estimator.settings import Settings
+from keras_tnattn_runtime.stored import stored_array
 
 # The first two were chosen with the recipe, on validation parts.
 PENALTY = 0.3  # `C` of scikit-learn's `LinearSVC`
@@ -35,22 +35,21 @@ CHUNK = 4096  # texts that are counted at once
 
 
 def svm_weights(
-    config: ClassifyConfig, build: Callable[[], keras.Model], ids: np.ndarray, labels: np.ndarray
+    settings: Settings, build: Callable[[], keras.Model], ids: np.ndarray, labels: np.ndarray
 ) -> list[np.ndarray]:
     """Computes the initial weights without a distribution, as any process on its own would."""
-    print("fitting the linear SVM from which the weights start", flush=True)
     distribution = keras.distribution.distribution()
     keras.distribution.set_distribution(None)
     try:
         model = build()
-        start_from_svm(config, model, ids, labels)
+        start_from_svm(settings, model, ids, labels)
         return model.get_weights()
     finally:
         keras.distribution.set_distribution(distribution)
 
 
 def start_from_svm(
-    config: ClassifyConfig, model: keras.Model, ids: np.ndarray, labels: np.ndarray
+    settings: Settings, model: keras.Model, ids: np.ndarray, labels: np.ndarray
 ) -> None:
     """Gives a classifier initial weights with which it scores texts about as a linear SVM does.
 
@@ -60,16 +59,14 @@ def start_from_svm(
     weights stay as they are.
 
     If all texts have the same class, or their words say nothing about it, all weights stay.
-    At most 100,000 texts, drawn by the config's seed, are used; their ids 0 and 1 are no words.
+    At most 100,000 texts, drawn by the seed, are used; their ids 0 and 1 are no words.
     """
-    fit = _fit(config, model, ids, labels, PENALTY)
+    fit = _fit(settings, model, ids, labels, PENALTY)
     if fit is not None:
-        _set_weights(model, fit, _factor(fit.matrix, config.embedding_dim, config.seed), RIDGE)
+        _set_weights(model, fit, _factor(fit.matrix, settings.embedding_dim, settings.seed), RIDGE)
 
 
-def become_svm(
-    config: ClassifyConfig, model: keras.Model, ids: np.ndarray, labels: np.ndarray
-) -> bool:
+def become_svm(settings: Settings, model: keras.Model, ids: np.ndarray, labels: np.ndarray) -> bool:
     """Gives a new classifier without an attention the scores of scikit-learn's default linear SVM.
 
     An SVM divides the sum over the words of a text by the norm of the text's TF-IDF weights; the
@@ -81,10 +78,10 @@ def become_svm(
     With as many classes as features there is no room for the projections, and the scores are those
     of `start_from_svm`. Returns whether there is an SVM: not if all texts have one class.
     """
-    fit = _fit(config, model, ids, labels, DEFAULT_PENALTY)
+    fit = _fit(settings, model, ids, labels, DEFAULT_PENALTY)
     if fit is None:
         return False
-    vectors = _factor_with_norms(fit, config.embedding_dim, config.seed)
+    vectors = _factor_with_norms(fit, settings.embedding_dim, settings.seed)
     _set_weights(model, fit, vectors, RIDGE * SCORED**2)
     return True
 
@@ -111,7 +108,7 @@ class _Fit:
 
 
 def _fit(
-    config: ClassifyConfig,
+    settings: Settings,
     model: keras.Model,
     ids: np.ndarray,
     labels: np.ndarray,
@@ -119,7 +116,8 @@ def _fit(
 ) -> _Fit | None:
     """Fits an SVM to the TF-IDF weights of at most `ROWS` texts; `None` if all have one class."""
     if len(labels) > ROWS:
-        rows = np.sort(np.random.default_rng(config.seed).choice(len(labels), ROWS, replace=False))
+        rng = np.random.default_rng(settings.seed)
+        rows = np.sort(rng.choice(len(labels), ROWS, replace=False))
         blocks = (ids[rows[start : start + CHUNK]] for start in range(0, ROWS, CHUNK))
         ids, labels = stored_array(blocks, (ROWS, ids.shape[1])), labels[rows]
     if len(np.unique(labels)) == 1:
@@ -129,8 +127,8 @@ def _fit(
     features = transformer.fit_transform(counts)
     svm = LinearSVC(
         C=penalty,
-        class_weight=None if config.class_weights == "none" else config.class_weights,
-        random_state=config.seed,
+        class_weight=settings.class_weight,
+        random_state=settings.seed,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # it is only a start

@@ -8,17 +8,19 @@ from scipy.special import softmax
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.svm import LinearSVC
 
-from keras_tnattn_train.classify import keeping, train
+from keras_tnattn.estimator import keeping
+from keras_tnattn.estimator.batches import outputs_of
+from keras_tnattn.estimator.building import compiled_model
+from keras_tnattn.estimator.initial_weights import become_svm
+from keras_tnattn.estimator.keeping import best_scale, keep_better
+from keras_tnattn.estimator.settings import Settings
+from keras_tnattn_train.classify import train
 from keras_tnattn_train.classify.config import ClassifyConfig
-from keras_tnattn_train.classify.initial_weights import become_svm
-from keras_tnattn_train.classify.keeping import best_scale, keep_better
-from keras_tnattn_train.classify.train import compiled_model
 from keras_tnattn_train.cli import train as main
 from keras_tnattn_train.runs.run import Run
-from keras_tnattn_train.runs.training import outputs_of
 
 WORDS = 400
-CONFIG = ClassifyConfig(max_words=40, vocabulary_size=WORDS)
+SETTINGS = Settings(max_words=40, vocabulary_size=WORDS)
 
 
 def labeled_ids(rows, seed, classes=3):
@@ -35,7 +37,7 @@ def labeled_ids(rows, seed, classes=3):
 
 
 def built(classes=3):
-    return compiled_model(CONFIG, WORDS, classes, 10)
+    return compiled_model(SETTINGS, WORDS, classes, 10)
 
 
 def fitted_svm(ids, labels):
@@ -53,7 +55,7 @@ def test_a_classifier_is_the_svm_on_new_texts():
     ids, labels = labeled_ids(300, seed=0)
     new, _ = labeled_ids(500, seed=1)
     model = built()
-    become_svm(CONFIG, model, ids, labels)
+    become_svm(SETTINGS, model, ids, labels)
     expected = fitted_svm(ids, labels)(new)
     probabilities = outputs_of(model, new)
     assert np.mean(probabilities.argmax(-1) == expected.argmax(-1)) > 0.95
@@ -70,7 +72,7 @@ def test_a_classifier_of_two_classes_is_the_svm():
     ids, labels = labeled_ids(300, seed=0, classes=2)
     new, _ = labeled_ids(500, seed=1, classes=2)
     model = built(classes=2)
-    become_svm(CONFIG, model, ids, labels)
+    become_svm(SETTINGS, model, ids, labels)
     expected = fitted_svm(ids, labels)(new) > 0
     assert np.mean(outputs_of(model, new).argmax(-1) == expected) > 0.95
 
@@ -78,7 +80,7 @@ def test_a_classifier_of_two_classes_is_the_svm():
 def test_texts_without_words_leave_finite_weights():
     ids, labels = labeled_ids(40, seed=0)
     model = built()
-    become_svm(CONFIG, model, np.ones_like(ids), labels)
+    become_svm(SETTINGS, model, np.ones_like(ids), labels)
     assert all(np.isfinite(weight).all() for weight in model.get_weights())
 
 
@@ -106,7 +108,7 @@ def test_training_has_to_be_clearly_better(monkeypatch, gained, lost, weights):
         return np.eye(3)[(labels + wrong) % 3]
 
     monkeypatch.setattr(keeping, "outputs_of", outputs)
-    model, kept = keep_better(CONFIG, built, trained, train_part, (ids, labels))
+    model, kept = keep_better(SETTINGS, built, trained, train_part, (ids, labels))
     assert kept.weights == weights
     assert (model is trained) == (weights == "trained")
     assert kept.svm_validation_accuracy == pytest.approx(1 - gained / 60, abs=1e-4)
@@ -117,7 +119,7 @@ def test_texts_of_one_class_keep_the_trained_weights():
     ids, labels = labeled_ids(40, seed=0)
     trained = built()
     parts = (ids, np.zeros_like(labels)), (ids, labels)
-    model, kept = keep_better(CONFIG, built, trained, *parts)
+    model, kept = keep_better(SETTINGS, built, trained, *parts)
     assert model is trained
     assert kept is None
 
@@ -125,7 +127,7 @@ def test_texts_of_one_class_keep_the_trained_weights():
 def test_a_kept_svm_has_seen_the_validation_part_and_knows_how_sure_it_is():
     ids, labels = labeled_ids(200, seed=0)
     validation = labeled_ids(100, seed=2)
-    model, kept = keep_better(CONFIG, built, built(), (ids, labels), validation)
+    model, kept = keep_better(SETTINGS, built, built(), (ids, labels), validation)
     assert kept.weights == "svm"
     whole = (np.concatenate([ids, validation[0]]), np.concatenate([labels, validation[1]]))
     expected = fitted_svm(*whole)(validation[0])
@@ -162,8 +164,8 @@ def test_scores_that_are_always_right_do_not_become_certain():
     ],
 )
 def test_what_is_no_svm_keeps_the_trained_weights(options):
-    assert ClassifyConfig().may_keep_svm
-    assert not ClassifyConfig(**options).may_keep_svm
+    assert ClassifyConfig().settings.may_keep_svm
+    assert not ClassifyConfig(**options).settings.may_keep_svm
 
 
 @pytest.fixture(scope="module")
