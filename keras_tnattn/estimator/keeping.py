@@ -1,7 +1,7 @@
 """Keeps the linear support vector machine (SVM) itself where training gains nothing over it."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
@@ -51,6 +51,7 @@ def keep_better(
     trained: keras.Model,
     train: tuple[np.ndarray, np.ndarray],
     validation: tuple[np.ndarray, np.ndarray],
+    vocabulary: Sequence[str],
 ) -> tuple[keras.Model, Kept | None]:
     """Returns the trained classifier or, unless it is better on the validation part, the SVM.
 
@@ -66,10 +67,11 @@ def keep_better(
         trained: The trained model.
         train: Ids `(R, L)` and labels `(R,)` that it was trained on.
         validation: The same of the validation part.
+        vocabulary: The words of all ids.
     """
     ids, labels = validation
     svm = build()
-    if not become_svm(settings, svm, *train):
+    if not become_svm(settings, svm, *train, vocabulary):
         return trained, None
     probabilities = outputs_of(svm, ids)
     right = probabilities.argmax(axis=-1) == labels
@@ -84,7 +86,8 @@ def keep_better(
     )
     if is_better:
         return trained, kept
-    become_svm(settings, svm, _joined(train[0], ids), np.concatenate([train[1], labels]))
+    all_labels = np.concatenate([train[1], labels])
+    become_svm(settings, svm, _joined(train[0], ids), all_labels, vocabulary)
     last = svm.get_layer("probabilities")
     scale = best_scale(np.log(np.maximum(probabilities, 1e-30)), labels)
     last.set_weights([scale * weight for weight in last.get_weights()])

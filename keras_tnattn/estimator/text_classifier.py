@@ -270,6 +270,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
                     model,
                     parts["train"].arrays,
                     parts["validation"].arrays,
+                    vectorizer.get_vocabulary(),
                 )
         if kept is not None:
             self._tell(f"  {kept}")
