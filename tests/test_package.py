@@ -26,6 +26,7 @@ ORDER = [
     "schedules",
     "metrics",
     "text",
+    "estimator",
     "export",
 ]
 # The same of `keras_small`.
@@ -101,7 +102,12 @@ def test_imports_point_one_way(package, path):
 
 
 # Where TensorFlow may be imported, beside the commands and studies.
-WITH_TENSORFLOW = ("keras_tnattn/text", "keras_tnattn/export", "keras_small/runtimes")
+WITH_TENSORFLOW = (
+    "keras_tnattn/text",
+    "keras_tnattn/estimator/batches.py",
+    "keras_tnattn/export",
+    "keras_small/runtimes",
+)
 
 
 @pytest.mark.parametrize(

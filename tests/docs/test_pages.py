@@ -13,7 +13,7 @@ DOCS = ROOT / "docs"
 # Pages whose examples go on from a trained model, here a small one. Those that load an export of a
 # demo are not among them: the demos load it themselves.
 GO_ON = ("backends.md", "guides/compress.md")
-ALONE = ("start.md", "guides/long_sequences.md")
+ALONE = ("start.md", "guides/long_sequences.md", "guides/text_classifier.md")
 # Pages whose blocks show what they print as comments.
 WITH_OUTPUTS = (
     "layers.md",
@@ -37,7 +37,8 @@ def run(page, names):
 
 
 @pytest.mark.parametrize("page", ALONE)
-def test_examples_run(page, monkeypatch):
+def test_examples_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KERAS_BACKEND", keras.backend.backend())  # which a page may set
     run(page, {})
 

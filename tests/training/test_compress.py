@@ -29,9 +29,10 @@ from keras_small.runtimes import file_outputs
 from keras_small.runtimes.forms import FORMS
 from keras_small.storage.sizes import byte_count
 from keras_tnattn.errors import cause_of
+from keras_tnattn.estimator.batches import outputs_of
+from keras_tnattn.estimator.parts import Part
 from keras_tnattn_train import compress
 from keras_tnattn_train.classify.loading import ClassifierRun, thin_out
-from keras_tnattn_train.classify.train import Part
 from keras_tnattn_train.cli import train
 from keras_tnattn_train.compress import FILES, main
 from keras_tnattn_train.data.numbers import halves
@@ -40,7 +41,6 @@ from keras_tnattn_train.options.options import choices
 from keras_tnattn_train.predict import main as predict
 from keras_tnattn_train.runs.compressed_folder import check_output, write
 from keras_tnattn_train.runs.saved_models import load_file, load_model
-from keras_tnattn_train.runs.training import outputs_of
 from keras_tnattn_train.system.files import WriteError
 from keras_tnattn_train.translate.loading import load_translator
 
