@@ -19,7 +19,8 @@ from keras_tnattn.estimator.building import compiled_model
 from keras_tnattn.estimator.settings import Settings
 from keras_tnattn_train.classify.config import ATTENTIONS, ClassifyConfig
 from keras_tnattn_train.cli import train as main
-from keras_tnattn_train.data.texts import load_texts, split_rows
+from keras_tnattn_train.data.texts import load_texts
+from keras_tnattn_train.data.texts.labeled import split_rows
 from keras_tnattn_train.runs.training import reset_session
 
 WORDS = {"fruit": ["apple", "pear", "plum", "fig"], "tool": ["saw", "axe", "file", "drill"]}
