@@ -80,7 +80,7 @@ def shape_of(value: Any) -> tuple[Any, ...] | None:
 
 
 def check_numbers(tensors: Mapping[str, Any]) -> None:
-    """Raises a `TypeError` unless each tensor holds real numbers or booleans.
+    """Raises a `TypeError` unless each tensor holds real numbers or booleans, and is no list.
 
     Example:
         >>> import numpy as np
@@ -91,10 +91,22 @@ def check_numbers(tensors: Mapping[str, Any]) -> None:
         TypeError: Expected numbers. Received: inputs of dtype <U6
     """
     for name, tensor in tensors.items():
+        if isinstance(tensor, list | tuple) and _holds_no_tensors(tensor):
+            raise TypeError(
+                f"Expected an array or a tensor. Received: {name}={reprlib.repr(tensor)}, a "
+                f"{type(tensor).__name__}: pass numpy.array({name})"
+            )
         dtype = getattr(tensor, "dtype", None)
         text = str(getattr(dtype, "name", dtype)).removeprefix("torch.")
         if dtype is not None and not text.startswith(_NUMBERS):
             raise TypeError(f"Expected numbers. Received: {name} of dtype {dtype}")
+
+
+def _holds_no_tensors(values: Any) -> bool:
+    """Whether a list holds numbers, at any depth, or nothing."""
+    while isinstance(values, list | tuple) and len(values):
+        values = values[0]
+    return isinstance(values, numbers.Number | list | tuple)
 
 
 def check_shapes(

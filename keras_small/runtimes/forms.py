@@ -42,7 +42,7 @@ FORMS = {
     "": Form(
         "SavedModel",
         runtime="onnxruntime",
-        packages=(),
+        packages=("tensorflow",),
         writers={"tensorflow": "keras_file", "jax": "keras_file"},
     ),
     ".onnx": Form(

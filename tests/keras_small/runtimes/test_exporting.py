@@ -543,6 +543,14 @@ def test_a_runtime_that_is_missing_is_named(tmp_path, monkeypatch):
         export(classifier(), tmp_path / f"model{SUFFIXES[form]}")
 
 
+def test_a_saved_model_needs_tensorflow_and_names_it(tmp_path, monkeypatch):
+    if BACKEND not in BACKENDS["SavedModel"]:
+        pytest.skip("writes no SavedModel")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"package tensorflow\. .*'\.\[tensorflow\]'"):
+        export(classifier(), tmp_path / "model")
+
+
 def integer_products():
     """Looks up and multiplies with integers of 4 and 8 bits."""
     layers = keras.layers

@@ -213,8 +213,3 @@ def summary(results: dict[str, Any], config: LanguageConfig) -> str:
             "--causal-metric gives those of generation"
         )
     return "\n".join(lines)
-
-
-def model_path(folder: Path) -> Path:
-    """Returns where the finished model of a run is."""
-    return folder / "model.keras"
