@@ -52,11 +52,13 @@ serve: $(INSTALLED)
 	test -d saved_models/docstrings || $(RUN) -m keras_tnattn_train export docstrings --saved-models saved_models
 	TF_CPP_MIN_LOG_LEVEL=2 $(RUN) -m keras_tnattn_serving saved_models
 
-# In two parts, each in new processes: TensorFlow keeps what it compiles, and in one part each
-# process would grow to 3 GB.
+# In three parts, each in new processes: TensorFlow keeps what it compiles, several GB over all
+# tests.
+PARTS := "tests/training" "tests/keras_small" "--ignore tests/training --ignore tests/keras_small"
 test: $(INSTALLED)
-	$(RUN) -m pytest -n 2 --dist worksteal tests/training; training=$$?; \
-	$(RUN) -m pytest -n 2 --dist worksteal --ignore tests/training && exit $$training
+	failed=0; for part in $(PARTS); do \
+		$(RUN) -m pytest -n 2 --dist worksteal $$part || failed=1; \
+	done; exit $$failed
 
 # The tests that depend most on the backend. `KERAS_BACKEND=jax make test` runs all tests on JAX.
 CORE := ops layers models search keras_small/storage keras_small/compressing \

@@ -26,7 +26,7 @@ from ctranslate2.specs import TransformerSpec
 from ctranslate2.specs.common_spec import Activation, LayerNormSpec, LinearSpec
 
 from keras_small import compress
-from keras_small.runtimes import file_sizes
+from keras_small.runtimes.exporting import file_sizes
 from keras_tnattn.models import PRESETS, translator
 from keras_tnattn.search.beam_search import BeamSearch
 from keras_tnattn.text.reserved import END, RESERVED_PIECES, START

@@ -46,10 +46,10 @@ def generate(path, rows):
 
 def measure(path):
     """Prepares the table as `classify` does, and prints what that took."""
+    from keras_tnattn.estimator.batches import ArrayBatches
     from keras_tnattn_train.classify.config import ClassifyConfig
     from keras_tnattn_train.classify.texts import read_texts
     from keras_tnattn_train.classify.train import prepare_parts
-    from keras_tnattn_train.data.batches import ArrayBatches
 
     config = ClassifyConfig(dataset=path)
     start = time.perf_counter()

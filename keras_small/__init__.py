@@ -21,7 +21,7 @@ from keras_small.building.healing import logits_divergence
 from keras_small.compressing import compress
 from keras_small.goals import Keeping, Promise, Smaller, Within
 from keras_small.pretrained import load
-from keras_small.reports.report import LayerReport, Report
+from keras_small.reports.report import Report
 from keras_small.result import CompressionResult
 from keras_small.runtimes.exporting import export
 from keras_small.storage import (
@@ -38,7 +38,6 @@ __all__ = [
     "CompressionResult",
     "Data",
     "Keeping",
-    "LayerReport",
     "LowRankDense",
     "LowRankEinsumDense",
     "Promise",
@@ -52,7 +51,6 @@ __all__ = [
     "export",
     "load",
     "logits_divergence",
-    "register_presets",
     "storage",
 ]
 

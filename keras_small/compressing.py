@@ -7,6 +7,7 @@ import keras
 
 from keras_small.asked.data import as_data
 from keras_small.asked.progress import printing, tell
+from keras_small.asked.shapes import check_shapes
 from keras_small.building.builder import Builder, renumbering_of
 from keras_small.building.saving import check_codable
 from keras_small.goals import Goal, as_goal
@@ -18,6 +19,8 @@ from keras_small.reports.rows import layer_rows, report_of
 from keras_small.result import CompressionResult
 from keras_small.survey.copying import known_objects
 from keras_small.survey.inventory import Inventory
+from keras_small.survey.kinds import kind_of
+from keras_small.survey.lambdas import check_lambdas
 from keras_small.survey.survey import survey_of
 
 
@@ -101,7 +104,8 @@ def compress(
         ValueError: If the model is not built, cannot be copied by saving and loading it or its
             copy has other outputs, if it has no layers to replace or not finite weights, the goal
             cannot be reached, the data do not match the model, a metric is not finite, or
-            arguments contradict each other.
+            arguments contradict each other; a `filters` that selects nothing, and a `Lambda` layer
+            that Keras cannot load, are refused before any work.
 
     Example:
         >>> import keras, numpy as np
@@ -118,7 +122,11 @@ def compress(
     )
     _check_model(model)
     goal.check(options, data)
+    check_shapes(model, data)
     original = Inventory.of(model)
+    check_lambdas(original)
+    layers = [place.layer for place in original.places.values()]
+    options.check_selection([layer for layer in layers if kind_of(layer) is not None])
     with printing(verbose), known_objects(original):
         if coded:
             check_codable(model)

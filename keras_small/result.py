@@ -263,8 +263,8 @@ class CompressionResult:
             RuntimeError: If the model cannot be converted, or not on this backend.
             ValueError: If the name ends with something else.
         """
-        from keras_small.runtimes import file_costs, file_sizes
-        from keras_small.runtimes.exporting import size_note, write_file
+        from keras_small.runtimes import file_costs
+        from keras_small.runtimes.exporting import file_sizes, size_note, write_file
 
         written = Path(path)
         data = self._comparison.data

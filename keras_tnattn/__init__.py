@@ -2,8 +2,11 @@
 
 The layers are in `keras_tnattn.layers`, and also at the top level; the models are in
 `keras_tnattn.models`, and the mathematics as pure functions in `keras_tnattn.ops`.
+`TextClassifier` needs scikit-learn, and is imported when it is first used.
 `keras_tnattn.text` and `keras_tnattn.export` need TensorFlow and have to be imported explicitly.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from keras_tnattn_runtime import __version__
 from keras_tnattn_runtime.extras import BACKENDS, missing_backend
@@ -19,6 +22,21 @@ except ModuleNotFoundError as error:
 from keras_tnattn.layers import *  # noqa: F403  what `layers.__all__` lists
 from keras_tnattn.models import freeze_metric
 
+if TYPE_CHECKING:
+    from keras_tnattn.estimator import TextClassifier as TextClassifier
+
 __all__ = ["initializers", "layers", "metrics", "models", "ops"]
 __all__ += ["__version__", "freeze_metric", "schedules"]
 __all__ += layers.__all__
+
+
+def __getattr__(name: str) -> Any:
+    if name != "TextClassifier":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from keras_tnattn import estimator
+
+    return estimator.TextClassifier
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), "TextClassifier"})

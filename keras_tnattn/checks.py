@@ -1,9 +1,14 @@
-"""Checks of constructor arguments, with one wording for all layers."""
+"""Checks of arguments and of the backend, with one wording for all."""
 
+import importlib.util
 import numbers
 import reprlib
 from collections.abc import Mapping
 from typing import Any
+
+import keras
+
+from keras_tnattn_runtime.extras import installation
 
 _NUMBERS = ("bool", "int", "uint", "float", "bfloat")
 
@@ -75,7 +80,7 @@ def shape_of(value: Any) -> tuple[Any, ...] | None:
 
 
 def check_numbers(tensors: Mapping[str, Any]) -> None:
-    """Raises a `TypeError` unless each tensor holds real numbers or booleans.
+    """Raises a `TypeError` unless each tensor holds real numbers or booleans, and is no list.
 
     Example:
         >>> import numpy as np
@@ -86,10 +91,22 @@ def check_numbers(tensors: Mapping[str, Any]) -> None:
         TypeError: Expected numbers. Received: inputs of dtype <U6
     """
     for name, tensor in tensors.items():
+        if isinstance(tensor, list | tuple) and _holds_no_tensors(tensor):
+            raise TypeError(
+                f"Expected an array or a tensor. Received: {name}={reprlib.repr(tensor)}, a "
+                f"{type(tensor).__name__}: pass numpy.array({name})"
+            )
         dtype = getattr(tensor, "dtype", None)
         text = str(getattr(dtype, "name", dtype)).removeprefix("torch.")
         if dtype is not None and not text.startswith(_NUMBERS):
             raise TypeError(f"Expected numbers. Received: {name} of dtype {dtype}")
+
+
+def _holds_no_tensors(values: Any) -> bool:
+    """Whether a list holds numbers, at any depth, or nothing."""
+    while isinstance(values, list | tuple) and len(values):
+        values = values[0]
+    return isinstance(values, numbers.Number | list | tuple)
 
 
 def check_shapes(
@@ -174,3 +191,15 @@ def _fits(axis: str, size: Any, sizes: dict[str, Any]) -> bool:
 def _readable(forms: str) -> str:
     forms = forms.replace("?", "")
     return " or ".join(f"({', '.join(form.split())})" for form in forms.split(" | "))
+
+
+def check_backend_among(exported: str, *backends: str) -> None:
+    """Raises a `RuntimeError` on other backends than these, with the way out."""
+    if keras.backend.backend() not in backends:
+        is_there = importlib.util.find_spec(backends[0]) is not None
+        way_out = "" if is_there else f". {installation(backends[0])}"
+        raise RuntimeError(
+            f"Exporting {exported} works on {' and '.join(backends)} only: start again with "
+            f"KERAS_BACKEND={backends[0]}, which reads the same files and runs. Received: "
+            f"backend={keras.backend.backend()!r}{way_out}"
+        )

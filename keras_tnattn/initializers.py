@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
-from keras_tnattn.ops import tensor_train
 from keras_tnattn.ops.precision import at_least_float32
+from keras_tnattn.ops.tensor_train.factors import core_shapes
 from keras_tnattn.typing import Seed, Tensor
 
 # The variance of a standard normal distribution truncated at two standard deviations.
@@ -102,7 +102,7 @@ def tt_core_weights(
         >>> [shape for shape, _ in tt_core_weights(glorot, (2, 3), (4, 5), (6,))]
         [(1, 2, 4, 6), (6, 3, 5, 1)]
     """
-    shapes = tensor_train.core_shapes(tt_input_shape, tt_output_shape, tt_ranks)
+    shapes = core_shapes(tt_input_shape, tt_output_shape, tt_ranks)
     variance = kernel_variance(
         kernel_initializer, math.prod(tt_input_shape), math.prod(tt_output_shape)
     )

@@ -45,6 +45,11 @@ def installation(module: str) -> str:
     return f"Install it in a checkout: pip install '.[{EXTRAS[module]}]'"
 
 
+def has_onnx() -> bool:
+    """Returns whether ONNX files can be written and run."""
+    return all(map(importlib.util.find_spec, ("onnx", "onnxruntime")))
+
+
 def missing_backend(module: str) -> str:
     """Returns a sentence about a backend that is chosen and not installed, with the ways out."""
     text = f"{module} is not installed. {installation(module)}"

@@ -1,16 +1,36 @@
-"""Where the files of an exported version are that TensorFlow does not know; their folders."""
+"""The files of runtimes, and where an exported version has those that TensorFlow does not know."""
 
-import contextlib
 import importlib.util
 import re
-from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 MODEL_CARD = "assets.extra/model_card.json"
 ENGINES = "assets.extra/engines"
 SIGNATURES = "assets.extra/signatures.json"
-# The engines with files of their own, by the packages that run them.
-ENGINE_PACKAGES = {"onnxruntime": "onnxruntime", "litert": "ai_edge_litert"}
+
+
+class Runtime(NamedTuple):
+    """What runs a kind of model file.
+
+    Attributes:
+        suffix: The end of the names of its files.
+        package: The package that has to be installed.
+        module: The module of the package that runs files.
+    """
+
+    suffix: str
+    package: str
+    module: str
+
+
+RUNTIMES = {
+    "onnxruntime": Runtime(".onnx", "onnxruntime", "onnxruntime"),
+    "litert": Runtime(".tflite", "ai_edge_litert", "ai_edge_litert.interpreter"),
+    "openvino": Runtime(".xml", "openvino", "openvino"),
+}
+# The runtimes that the reader knows, in the order in which the server prefers them.
+READER_RUNTIMES = ("onnxruntime", "litert")
 
 
 def is_version(name: str) -> bool:
@@ -28,20 +48,7 @@ def portable_folder(folder: Path) -> Path | None:
         return folder
     versions = [path for path in folder.glob("*") if is_version(path.name) and path.is_dir()]
     newest = max(versions, key=lambda path: int(path.name), default=folder)
-    paths = {name: newest / ENGINES / name for name in ENGINE_PACKAGES}
+    paths = {name: newest / ENGINES / name for name in READER_RUNTIMES}
     found = {name: path for name, path in paths.items() if (path / "text.json").is_file()}
-    installed = [n for n in found if importlib.util.find_spec(ENGINE_PACKAGES[n])]
+    installed = [n for n in found if importlib.util.find_spec(RUNTIMES[n].package)]
     return next((found[name] for name in (*installed, *found)), None)
-
-
-@contextlib.contextmanager
-def made_folder(path: Path) -> Iterator[None]:
-    """Makes a folder and its parents; those that stay empty are removed in the end."""
-    new = [folder for folder in (path, *path.parents) if not folder.exists()]
-    path.mkdir(parents=True, exist_ok=True)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            for folder in new:
-                folder.rmdir()

@@ -5,6 +5,7 @@ of one row add to the process, so it is best alone in one. Times are medians on 
 """
 
 import functools
+import importlib
 import json
 import resource
 import statistics
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_tnattn_runtime.layout import RUNTIMES
 from keras_tnattn_runtime.running import RUNNERS
 
 _SECONDS, _MOST_CALLS = 1.0, 200
@@ -58,8 +60,9 @@ def measure(path: str, inputs: Mapping[str, np.ndarray], many: int = 32) -> dict
 
 def _import_of(path: str) -> None:
     """Imports the runtime of a file, whose own memory does not count."""
-    modules = {".onnx": "onnxruntime", ".tflite": "ai_edge_litert.interpreter", ".xml": "openvino"}
-    __import__(modules.get(Path(path).suffix, "numpy"))
+    for runtime in RUNTIMES.values():
+        if runtime.suffix == Path(path).suffix:
+            importlib.import_module(runtime.module)
 
 
 def _median_seconds(call: Callable[[], Any]) -> float:

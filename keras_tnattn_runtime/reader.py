@@ -598,6 +598,7 @@ class Tokens:
 
 
 _TOKEN = 3  # the first id of a token
+_TRIED_TOKENS = 1024  # maximum tokens of the text with which a model's length is tried
 _END_OF_DOCUMENT = 1
 
 
@@ -655,12 +656,16 @@ class LanguageModel:
         self._check_models()
 
     def _check_models(self) -> None:
-        """Raises a `ValueError` if the models have another number of tokens, or other states."""
+        """Raises a `ValueError` if the models have other tokens or states, or read fewer tokens."""
         count = 1 if self.max_length == 1 else 2
         with _tried(self._step or self._prompt):
             logits = list(self.logits([self.tokens.size - 1], count))
             ids = len(logits[0])
             _check(self.tokens.size == ids, f"{ids:,} ids of tokens", "size", self.tokens.size)
+        if self.max_length is not None:
+            length = min(self.max_length, _TRIED_TOKENS)
+            with _tried(self._prompt):
+                self._prompt(ids=np.full((1, length), self.tokens.size - 1, "int32"))
 
     def __call__(self, prompts: str | Sequence[str], **options: Any) -> Any:
         """Returns the continuation of a prompt, or the list of those of several.

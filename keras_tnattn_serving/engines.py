@@ -15,8 +15,8 @@ import numpy as np
 
 from keras_tnattn_runtime import reader
 from keras_tnattn_runtime.extras import installation
-from keras_tnattn_runtime.layout import ENGINE_PACKAGES
 from keras_tnattn_runtime.layout import ENGINES as FOLDER
+from keras_tnattn_runtime.layout import READER_RUNTIMES, RUNTIMES
 from keras_tnattn_serving.errors import RequestError
 
 _Compute = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
@@ -25,11 +25,11 @@ _log = logging.getLogger(__name__)
 
 def check_installed(engine: str) -> None:
     """Raises an `ImportError` if an engine is not installed."""
-    module = ENGINE_PACKAGES.get(engine)
-    if module and importlib.util.find_spec(module) is None:
+    package = RUNTIMES[engine].package if engine in RUNTIMES else None
+    if package and importlib.util.find_spec(package) is None:
         raise ImportError(
-            f"The engine {engine} is not installed. {installation(module)}, or serve with --engine "
-            "auto"
+            f"The engine {engine} is not installed. {installation(package)}, "
+            "or serve with --engine auto"
         )
 
 
@@ -62,7 +62,7 @@ def load_engine(path: Path, engine: str) -> Engine:
                 f"{engine}: export it again, or serve it with --engine auto"
             )
         return _loaded_engine(engine, path / FOLDER / engine)
-    for name in ENGINE_PACKAGES:
+    for name in READER_RUNTIMES:
         if (path / FOLDER / name).is_dir():
             try:
                 check_installed(name)

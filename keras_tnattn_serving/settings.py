@@ -5,7 +5,9 @@ import math
 import re
 from typing import Any
 
-ENGINES = ("auto", "tensorflow", "onnxruntime", "litert")
+from keras_tnattn_runtime.layout import READER_RUNTIMES
+
+ENGINES = ("auto", "tensorflow", *READER_RUNTIMES)
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/?#@*\s]+")
 
 

@@ -11,12 +11,13 @@ import pytest
 
 import keras_small
 import keras_tnattn
+import keras_tnattn_runtime
 
 MODULES = [
     "keras_small",
     *(
         module.name
-        for package in (keras_tnattn, keras_small)
+        for package in (keras_tnattn, keras_small, keras_tnattn_runtime)
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
         if not module.name.endswith("__main__")
     ),

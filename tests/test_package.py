@@ -26,6 +26,7 @@ ORDER = [
     "schedules",
     "metrics",
     "text",
+    "estimator",
     "export",
 ]
 # The same of `keras_small`.
@@ -103,6 +104,7 @@ def test_imports_point_one_way(package, path):
 # Where TensorFlow may be imported, beside the commands and studies.
 WITH_TENSORFLOW = (
     "keras_tnattn/text",
+    "keras_tnattn/estimator/batches.py",
     "keras_tnattn/export",
     "keras_small/runtimes",
     "keras_small/survey/on_backends.py",
@@ -296,7 +298,6 @@ LARGEST_NUMBER_OF_PARAMETERS = 7
 FUNCTIONS_OF_MANY_PARAMETERS = {
     "keras_small/compressing.py: compress",
     "keras_small/storage/base_low_rank.py: __init__",
-    "keras_small/storage/integer_groups.py: _integers_in_turn",
     "keras_tnattn/layers/base_metric_attention.py: __call__",
     "keras_tnattn/layers/base_metric_attention.py: call",
     "keras_tnattn/layers/graph_attention.py: __init__",

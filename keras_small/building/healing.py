@@ -203,6 +203,12 @@ def _losses(how: Healing, targets: Any) -> Any:
     """Returns the loss, or one for each output of the model and of each hidden layer."""
 
     def loss_of(target: Any) -> Any:
+        if how.loss is logits_divergence and are_probabilities(target):
+            raise ValueError(
+                "Expected a model that returns logits. Received: loss=logits_divergence, and "
+                "outputs that are probabilities. Leave the loss out: for them it is the "
+                "Kullback-Leibler divergence"
+            )
         return how.loss or ("kl_divergence" if are_probabilities(target) else "mse")
 
     if not how.outputs:

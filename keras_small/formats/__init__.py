@@ -72,7 +72,7 @@ def candidates_for(
         flops=dense_flops(layer),
         make=lambda: layer,
     )
-    smaller = []
+    smaller: list[Candidate] = []
     for name in dict.fromkeys(("dense", *names)):
         has_factors = name in _FACTORS and not is_table(layer)
         widths = factor_bits if has_factors and factor_bits else (bits,)

@@ -20,7 +20,8 @@ import math
 import keras
 import numpy as np
 
-from keras_small.coding import arrays, coded_bytes
+from keras_small.coding import arrays
+from keras_small.coding.arrays import coded_bytes
 from keras_small.formats import dense
 from keras_small.formats.candidates import Candidate, copy_layer, dense_flops
 from keras_small.storage import integer_groups

@@ -61,6 +61,6 @@ def _factorings(
     tried = _ranks(kernel) if only is None else [only]
     if not tried:
         return
-    series = factors.spatial_series(kernel, [rank for (rank,) in tried], moment)
+    series = factors.spatial_factors(kernel, [rank for (rank,) in tried], moment)
     for (rank,), parts in zip(tried, series, strict=True):
         yield (rank,), parts, factors.kernel_error(kernel, factors.product(*parts), moment)

@@ -30,6 +30,8 @@ from keras_small.survey.kinds import is_plain_table, is_table, kind_of
 from keras_tnattn.layers import TTDense, TTEmbedding
 from keras_tnattn.layers.factored_embedding import embedding_options
 from keras_tnattn.ops import tensor_train
+from keras_tnattn.ops.tensor_train.contraction import contraction_plan
+from keras_tnattn.ops.tensor_train.factors import balanced_factors, rank_bounds
 
 _KERNEL_RANKS = (4, 8, 16, 32, 64)
 # Tables with fewer rows get no tensor train.
@@ -63,8 +65,8 @@ def candidates(
 def _kernel_candidates(layer: keras.layers.Dense, statistics: Statistics) -> list[Candidate]:
     kernel = ops.convert_to_numpy(layer.kernel).astype("float64")
     rows, columns = kernel.shape
-    shapes = tensor_train.balanced_factors(rows, 2), tensor_train.balanced_factors(columns, 2)
-    bound = tensor_train.rank_bounds(*shapes)[0]
+    shapes = balanced_factors(rows, 2), balanced_factors(columns, 2)
+    bound = rank_bounds(*shapes)[0]
     ranks = [rank for rank in _KERNEL_RANKS if rank < bound]
     if not ranks:
         return []
@@ -76,7 +78,7 @@ def _kernel_candidates(layer: keras.layers.Dense, statistics: Statistics) -> lis
         error = kernel_error(kernel, approximation, statistics.moment)
         size = factor_bytes(layer, [(1, core.size) for core in cores], None)
         make = functools.partial(TTDense.from_dense, layer, *shapes, rank, name=layer.name)
-        flops = int(tensor_train.contraction_plan(*shapes, (rank,)).flops_per_row)
+        flops = int(contraction_plan(*shapes, (rank,)).flops_per_row)
         trains.append(
             Candidate(
                 format="tensor_train",

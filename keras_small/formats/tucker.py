@@ -48,6 +48,6 @@ def _factorings(
     tried: list = _ranks(kernel) if only is None else [only]
     if not tried:
         return
-    series = factors.tucker_series(kernel, tried, moment)
+    series = factors.tucker_factors(kernel, tried, moment)
     for ranks, parts in zip(tried, series, strict=True):
         yield ranks, parts, factors.kernel_error(kernel, factors.product(*parts), moment)

@@ -8,7 +8,6 @@ import reprlib
 from typing import Any
 
 import keras
-import numpy as np
 
 from keras_small.asked.data import Data
 from keras_small.building.assembly import Assembly
@@ -164,13 +163,16 @@ def _check_replaceable(goal: Goal, plan: Plan) -> None:
 
 
 def check_metric(metric: Any) -> None:
-    """Checks that a metric is a function, or `None`."""
-    if metric is not None and not callable(metric):
-        raise ValueError(f"Expected a function of a model. Received: metric={metric}")
+    """Checks that a metric is a function of a model, or `None`."""
+    is_function = callable(metric) and not isinstance(metric, keras.metrics.Metric | type)
+    if metric is not None and not is_function:
+        raise ValueError(
+            "Expected a function of a model, such as lambda model: model.evaluate(inputs, labels, "
+            f"return_dict=True, verbose=0)['accuracy']. Received: metric={reprlib.repr(metric)}"
+        )
 
 
 def check_number(name: str, value: Any) -> None:
     """Checks that an argument of a goal is a real number."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        hint = "" if np.ndim(value) == 0 else ". Inputs are the argument data="
-        raise ValueError(f"Expected a number. Received: {name}={reprlib.repr(value)}{hint}")
+        raise ValueError(f"Expected a number. Received: {name}={reprlib.repr(value)}")

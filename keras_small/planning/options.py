@@ -19,6 +19,9 @@ _CHOSEN_BITS = (8, 4, 2)
 # Integers of 4 bits that reach a target lose less than other formats.
 _SUFFICIENT_BITS = 4
 
+# Maximum layers that an error names.
+_NAMES_IN_ERRORS = 8
+
 Filters = str | Sequence[str] | Callable[[keras.layers.Layer], bool]
 
 
@@ -33,13 +36,39 @@ class Options:
     coded: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.coded, bool):
+            raise ValueError(f"Expected True or False. Received: coded={self.coded!r}")
         self._check_formats()
         self._check_bits()
         self._check_runtime()
+        self._check_filters()
+
+    def _check_filters(self) -> None:
+        if isinstance(self.filters, keras.layers.Layer):
+            raise ValueError(
+                "Expected regular expressions of names, or a function of a layer. Received: "
+                f"filters={self.filters!r}, a layer: pass its name, {self.filters.name!r}"
+            )
         if self.filters is not None and not callable(self.filters):
             _check_patterns(self.filters)
 
+    def check_selection(self, layers: Sequence[keras.layers.Layer]) -> None:
+        """Refuses `filters` that select none of the layers which can be replaced."""
+        if self.filters is None or not layers or any(map(self.selects, layers)):
+            return
+        names = ", ".join(layer.name for layer in layers[:_NAMES_IN_ERRORS])
+        more = ", ..." if len(layers) > _NAMES_IN_ERRORS else ""
+        raise ValueError(
+            f"Expected filters that select a layer which can be replaced, of {names}{more}. "
+            f"Received: filters={self.filters!r}, which select none"
+        )
+
     def _check_formats(self) -> None:
+        if not isinstance(self.formats, str | Sequence):
+            raise ValueError(
+                f"Expected formats among {OPTIONAL_FORMATS}, or () for none. "
+                f"Received: formats={self.formats!r}"
+            )
         names = as_tuple(self.formats)
         nothing_to_try = not names and self.bits == FLOATS
         if nothing_to_try or not set(names) <= set(OPTIONAL_FORMATS):

@@ -18,7 +18,7 @@ import numpy as np
 from keras_small.coding.files import load_model
 from keras_tnattn.search import BeamSearch
 from keras_tnattn_runtime import reader
-from keras_tnattn_runtime.layout import portable_folder
+from keras_tnattn_runtime.layout import RUNTIMES, portable_folder
 
 _HERE = Path(__file__).parent
 MODEL = "model.keras"
@@ -85,7 +85,7 @@ def _other_loader(path: Path) -> str:
     """Names the loader of another file or folder, as the end of an error."""
     if path.suffix in (".keras", ".h5"):
         return f". Use keras.models.load_model({str(path)!r})"
-    if path.suffix in (".onnx", ".tflite", ".xml"):
+    if path.suffix in {runtime.suffix for runtime in RUNTIMES.values()}:
         return f". Use keras_small.runtimes.file_outputs({str(path)!r}), which runs it"
     if any(any(path.glob(f"{version}saved_model.pb")) for version in ("", "[0-9]*/")):
         return (

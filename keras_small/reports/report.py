@@ -39,7 +39,7 @@ class LayerReport:
         chosen: The entry of `curve` that was chosen; `None` if the layer did not change.
 
     Example:
-        >>> from keras_small import LayerReport
+        >>> from keras_small.reports.report import LayerReport
         >>> LayerReport("hidden", "Dense", "low_rank", (8,), error=0.01).ranks
         (8,)
     """
@@ -95,7 +95,7 @@ class Report:
         file_bytes: Bytes of the `.keras` file that `CompressionResult.save` writes, or with `coded`
             of the `.tnz` file; `None` if no layer changed.
         files: The costs in their runtimes of the files that `CompressionResult.export` wrote,
-            `keras_small.runtimes.FileCosts`.
+            `keras_small.runtimes.file_costs.FileCosts`.
         promise: The promise that the model keeps, a `keras_small.goals.counting.KeptPromise`;
             `None` without one, or after a healing, which ends it.
         notes: Remarks, one sentence each.

@@ -1,16 +1,108 @@
-"""Computations of files: functions of tensors and of the variables of a model."""
+"""The computation that a file is written from, and the outputs that the file should have."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_small.runtimes.expected import Expected
 from keras_small.runtimes.tracing import Traced, trace
 from keras_small.storage.stand_ins import StoredMatrix
+from keras_small.survey.graph_names import flat_layers
 from keras_small.survey.inventory import places
+
+# The outputs of a file for each example.
+Outputs = Sequence[Sequence[np.ndarray]]
+_MINIMUM_ERROR_ROWS = 8  # from which the errors of rows are estimated
+_EPSILONS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+
+class Expected:
+    """The outputs that a file should have.
+
+    Args:
+        function: The function that the file was written from.
+        examples: Its arguments.
+        resolution: Maximum difference of a number, as a share of one more than the largest number.
+            Defaults to 1e-4.
+
+    Attributes:
+        examples: The arguments.
+    """
+
+    def __init__(
+        self, function: Callable[[Any], Any], examples: Sequence[Any], resolution: float = 1e-4
+    ) -> None:
+        self.examples = list(examples)
+        self._resolution = resolution
+        self._arrays = [
+            [np.asarray(keras.ops.convert_to_numpy(x)) for x in keras.tree.flatten(function(each))]
+            for each in self.examples
+        ]
+
+    def check(self, outputs: Outputs) -> None:
+        """Raises a `ValueError` if the outputs of a file differ from these."""
+        for array, output in self._pairs(outputs):
+            if array.dtype.kind in "OS":
+                output = output == array
+                array = np.ones(array.shape, bool)
+            array, output = _without_infinities(array, output)
+            if output.shape != array.shape:
+                raise ValueError(
+                    f"the file computes something else: an output of shape {output.shape} "
+                    f"instead of {array.shape}"
+                )
+            error = np.abs(output - array).max(initial=0)
+            if not error <= self._resolution * (1 + np.abs(array).max(initial=0)):
+                raise ValueError(
+                    f"the file computes something else: its outputs are off by {error:.2g}"
+                )
+
+    def error(self, outputs: Outputs) -> float:
+        """Returns the largest relative error of an output over all examples, `|y' - y| / |y|`."""
+        errors = [0.0]
+        for n, _ in enumerate(self._arrays[0]):
+            pairs = [(x[n], y[n]) for x, y in zip(self._arrays, outputs, strict=True)]
+            if any(x.shape != y.shape for x, y in pairs):
+                return float("inf")
+            sides = (np.concatenate([x.ravel() for x in side]) for side in zip(*pairs, strict=True))
+            expected, actual = _without_infinities(*sides)
+            errors.append(np.linalg.norm(actual - expected) / (np.linalg.norm(expected) or 1.0))
+        return float(np.max(errors))
+
+    def row_error(self, outputs: Outputs) -> float:
+        """Returns the root mean square of the relative errors of rows, of the worst output.
+
+        It is infinite if an output has fewer than 8 rows that are not 0, too few for an estimate.
+        """
+        errors = [0.0]
+        for array, output in self._pairs(outputs):
+            expected, actual = (_rows(x) for x in _without_infinities(array, output))
+            sizes = np.linalg.norm(expected, axis=1)
+            counts = sizes > 0
+            if np.count_nonzero(counts) < _MINIMUM_ERROR_ROWS:
+                return float("inf")
+            shares = np.linalg.norm(actual - expected, axis=1)[counts] / sizes[counts]
+            errors.append(np.sqrt(np.mean(shares**2)))
+        return float(np.max(errors))
+
+    def agreement(self, outputs: Outputs) -> float | None:
+        """Returns the share of outputs whose largest number is where it should be.
+
+        It is that of the first output, or `None` if that has no numbers to choose from.
+        """
+        firsts = [(x[0], y[0]) for x, y in zip(self._arrays, outputs, strict=True)]
+        if any(array.ndim < 2 or array.shape[-1] < 2 for array, _ in firsts):
+            return None
+        same = [output.argmax(-1) == array.argmax(-1) for array, output in firsts]
+        return float(np.concatenate([x.ravel() for x in same]).mean())
+
+    def _pairs(self, outputs: Outputs) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields each expected array with that of the file."""
+        for arrays, of_file in zip(self._arrays, outputs, strict=True):
+            yield from zip(arrays, of_file, strict=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,3 +149,49 @@ class Computation:
         return trace(
             self.function, self.model, specs, stored_bytes, widened, why_not_held, self.layer_names
         )
+
+
+def _rows(array: np.ndarray) -> np.ndarray:
+    return array.reshape(array.shape[0] if array.ndim else 1, math.prod(array.shape[1:]))
+
+
+def _without_infinities(array: np.ndarray, output: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns both in float64, with 0 for infinities that both have, as of masked classes."""
+    array = array.astype("float64")
+    output = output.astype("float64")
+    if array.shape == output.shape:
+        same = np.isinf(array) & (array == output)
+        array = np.where(same, 0, array)
+        output = np.where(same, 0, output)
+    return array, output
+
+
+def resolution_of(model: keras.Model) -> float:
+    """Returns the maximum share by which outputs may differ when a model is computed otherwise."""
+    dtypes = {layer.compute_dtype for layer in flat_layers(model)}
+    return 8 * max(2.0**-16, *(_EPSILONS.get(dtype, 0) for dtype in dtypes))
+
+
+def minimum_exact(
+    names: Sequence[str], error_of: Callable[[frozenset[str]], float], bound: float
+) -> frozenset[str]:
+    """Returns the minimum set of exact products with which the error of a file is within a bound.
+
+    Those with the largest errors become exact first, and all if fewer are not enough.
+
+    Args:
+        names: The names of all products that can be inexact.
+        error_of: Function from the names of exact ones to the error of the file.
+        bound: The largest error.
+    """
+    if error_of(frozenset()) <= bound:
+        return frozenset()
+    alone = {name: error_of(frozenset(names) - {name}) for name in names}
+    by_error = sorted(alone, key=alone.__getitem__, reverse=True)
+    for count in range(1, len(by_error)):
+        remaining_errors = [alone[name] for name in by_error[count:]]
+        exact = frozenset(by_error[:count])
+        # Errors of different products hardly depend on each other.
+        if math.hypot(*remaining_errors) <= bound and error_of(exact) <= bound:
+            return exact
+    return frozenset(names)

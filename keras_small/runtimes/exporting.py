@@ -16,8 +16,8 @@ from keras_small.storage.sizes import byte_count
 from keras_small.storage.stand_ins import stored_matrices
 from keras_small.survey.graph_names import flat_layers, rename_for_graphs
 from keras_tnattn.errors import cause_of
-from keras_tnattn.export.partial import partial_folder
 from keras_tnattn.typing import Tensors
+from keras_tnattn_runtime.folders import partial_folder
 
 # A file counts as larger than its model beyond this factor of the bytes of the weights, plus the
 # bytes of operations and names.

@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from keras_tnattn.export.signatures import check_one_of
+from keras_tnattn.checks import check_backend_among
 from keras_tnattn_runtime.extras import installation
 
 
@@ -42,14 +42,14 @@ FORMS = {
     "": Form(
         "SavedModel",
         runtime="onnxruntime",
-        packages=(),
-        writers={"tensorflow": "saved_model_file", "jax": "saved_model_file"},
+        packages=("tensorflow",),
+        writers={"tensorflow": "keras_file", "jax": "keras_file"},
     ),
     ".onnx": Form(
         "ONNX",
         runtime="onnxruntime",
         packages=("onnx", "onnxruntime"),
-        writers={"tensorflow": "onnx_file", "torch": "torch_onnx_file"},
+        writers={"tensorflow": "onnx_file", "torch": "keras_file"},
         max_error=0.012,
     ),
     ".tflite": Form(
@@ -82,7 +82,7 @@ def form_of(path: Path) -> Form:
             f"a SavedModel. Received: path={path}"
         )
     form = FORMS[path.suffix]
-    check_one_of(f"to {form.name}", *form.writers)
+    check_backend_among(f"to {form.name}", *form.writers)
     for module in form.packages:
         if importlib.util.find_spec(module) is None:
             raise ImportError(

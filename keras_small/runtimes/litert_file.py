@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_small.runtimes.computation import Computation
-from keras_small.runtimes.expected import Expected, minimum_exact
+from keras_small.runtimes.computation import Computation, Expected, minimum_exact
 from keras_small.runtimes.litert_kernels import Filter, change_of, content_key, filter_of
 from keras_small.runtimes.recurrent import loops_without_lists
 from keras_small.runtimes.tracing import Traced, as_function, quiet, with_constants

@@ -14,8 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_small.runtimes.computation import Computation
-from keras_small.runtimes.expected import Expected, minimum_exact
+from keras_small.runtimes.computation import Computation, Expected, minimum_exact
 from keras_small.runtimes.onnx_convolutions import numbers_of
 from keras_small.runtimes.onnx_graph import OnnxGraph, Plan
 from keras_small.runtimes.onnx_kernels import why_not_held

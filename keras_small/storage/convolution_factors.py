@@ -57,8 +57,8 @@ def channel_factors(
 
 
 def tucker_factors(
-    kernel: np.ndarray, ranks: tuple[int, int], moment: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    kernel: np.ndarray, ranks: Sequence[tuple[int, int]], moment: np.ndarray | None = None
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Factors into a convolution of size 1, a small one, and one of size 1 (Kim et al., 2016).
 
     `W[..., c, f] = sum_{a, b} U[c, a] G[..., a, b] V[b, f]`, the Tucker-2 decomposition
@@ -67,24 +67,17 @@ def tucker_factors(
 
     Args:
         kernel: `W`, float array `(*k, C, F)`.
-        ranks: `(a, b)`, at most `(C, F)`.
+        ranks: Several `(a, b)`, at most `(C, F)`; the kernel is decomposed once for all.
         moment: Second moment of the patches `(P, P)`. Default: the identity.
 
-    Returns:
-        `U`, array `(C, a)`; `G`, array `(*k, a, b)`; and `V`, array `(b, F)`.
+    Yields:
+        For each pair `U`, array `(C, a)`; `G`, array `(*k, a, b)`; and `V`, array `(b, F)`.
 
     Example:
-        >>> inner, core, outer = tucker_factors(np.ones((3, 3, 2, 4)), (1, 2))
+        >>> inner, core, outer = next(tucker_factors(np.ones((3, 3, 2, 4)), [(1, 2)]))
         >>> inner.shape, core.shape, outer.shape
         ((2, 1), (3, 3, 1, 2), (2, 4))
     """
-    return next(tucker_series(kernel, [ranks], moment))
-
-
-def tucker_series(
-    kernel: np.ndarray, ranks: Sequence[tuple[int, int]], moment: np.ndarray | None = None
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yields the factors of `tucker_factors` for each of several ranks; decomposes only once."""
     *sizes, channels, filters = kernel.shape
     taps = math.prod(sizes)
     _, right, _ = channel_factors(kernel, moment)
@@ -104,8 +97,8 @@ def tucker_series(
 
 
 def spatial_factors(
-    kernel: np.ndarray, rank: int, moment: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray]:
+    kernel: np.ndarray, ranks: Sequence[int], moment: np.ndarray | None = None
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Factors into a convolution along the first axis and one along the others (Jaderberg, 2014).
 
     `W[h, w, c, f] = sum_r A[h, 1, c, r] B[1, w, r, f]` (https://arxiv.org/abs/1405.3866, sec. 2).
@@ -113,19 +106,12 @@ def spatial_factors(
 
     Args:
         kernel: `W`, float array `(*k, C, F)` with two sizes or more.
-        rank: The number `r` of filters between them.
+        ranks: Several numbers `r` of filters between them; the kernel is decomposed once for all.
         moment: Second moment of the patches `(P, P)`. Default: the identity.
 
-    Returns:
-        `A`, array `(k_1, 1, ..., C, r)`, and `B`, array `(1, k_2, ..., r, F)`.
+    Yields:
+        For each rank `A`, array `(k_1, 1, ..., C, r)`, and `B`, array `(1, k_2, ..., r, F)`.
     """
-    return next(spatial_series(kernel, [rank], moment))
-
-
-def spatial_series(
-    kernel: np.ndarray, ranks: Sequence[int], moment: np.ndarray | None = None
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields the factors of `spatial_factors` for each of several ranks; decomposes only once."""
     left, _, _ = _along_first_axis(kernel, moment)
     height, *other_sizes, channels, filters = kernel.shape
     width = math.prod(other_sizes)

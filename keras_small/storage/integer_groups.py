@@ -253,8 +253,12 @@ def _quantized_parts(
             zeros = np.full(groups, zero, "uint8")
         of_entries = _of_entries(codes, zeros, largest, group_size, len(part))
         if moment is not None:
-            is_coded = step is not None
-            numbers = _integers_in_turn(part, *of_entries, bits, lowest, is_coded, *moment[1:])
+            order, upper = moment[1:]
+            scales, zeros_of_entries = (array[order] for array in of_entries)
+            numbers = np.empty(part.shape, "uint8")
+            numbers[order] = _integers_in_turn(
+                part[order], scales, zeros_of_entries, bits, lowest, step is not None, upper
+            )
         elif step is None:
             numbers = _rounded_integers(part, *of_entries, bits, lowest)
         else:
@@ -459,17 +463,14 @@ def _integers_in_turn(
     bits: int,
     lowest: int,
     is_coded: bool,
-    order: np.ndarray,
     upper: np.ndarray,
 ) -> np.ndarray:
-    """Rounds row by row, in an order; the others make up for the errors.
+    """Rounds row by row; the rows that follow make up for the errors.
 
     With the Cholesky factor `U^T U` of `C^{-1}`, the error `e` of row `i` is least harmful if
     `U[i, j] / U[i, i] e` is subtracted from the rows `j > i`.
     """
-    remaining = columns[order]
-    scales = scales[order]
-    zeros = zeros[order]
+    remaining = columns.copy()  # which is changed below
     numbers = np.empty(columns.shape, "uint8")
     for start in range(0, len(remaining), _BLOCK_ROWS):
         stop = min(start + _BLOCK_ROWS, len(remaining))
@@ -483,9 +484,7 @@ def _integers_in_turn(
             error = errors[i - start] = (remaining[i] - rounded) / upper[i, i]
             remaining[i + 1 : stop] -= np.outer(upper[i, i + 1 : stop], error)
         remaining[stop:] -= upper[start:stop, stop:].T @ errors
-    unordered = np.empty_like(numbers)
-    unordered[order] = numbers
-    return unordered
+    return numbers
 
 
 def pack(numbers: np.ndarray, bits: int) -> np.ndarray:

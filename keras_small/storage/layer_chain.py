@@ -120,7 +120,7 @@ def chain_of(layer: keras.layers.Layer, kernels: Sequence[np.ndarray]) -> LayerC
         >>> conv = keras.layers.Conv2D(16, 3, strides=2, activation="relu")
         >>> conv.build((None, 8, 8, 4))
         >>> kernel = keras.ops.convert_to_numpy(conv.kernel)
-        >>> inner, core, outer = convolution_factors.tucker_factors(kernel, (2, 4))
+        >>> inner, core, outer = next(convolution_factors.tucker_factors(kernel, [(2, 4)]))
         >>> chain_of(conv, [inner, core, outer]).parts[1].strides
         (2, 2)
     """

@@ -12,7 +12,7 @@ from keras_small.storage.packed_matrix import BASIS_BITS, PackedMatrix
 from keras_small.storage.stand_ins import StoredMatrix, stand_in
 from keras_tnattn.layers.low_rank_embedding import LowRankEmbedding
 from keras_tnattn.layers.tt_embedding import TTEmbedding
-from keras_tnattn.ops import tensor_train
+from keras_tnattn.ops.tensor_train.factors import core_shapes
 from keras_tnattn.typing import Shape, Tensor
 
 
@@ -124,12 +124,12 @@ class QuantizedTTEmbedding(TTEmbedding):
             self.add_weight(shape, "zeros", trainable=False, name=f"core_{n}")
             if shape[1] == 1
             else PackedMatrix(self, f"core_{n}", _row_matrix(shape), self.bits)
-            for n, shape in enumerate(tensor_train.core_shapes(*self.factors, self.ranks))
+            for n, shape in enumerate(core_shapes(*self.factors, self.ranks))
         ]
 
     def _float_cores(self) -> list[Tensor]:
         cores = []
-        shapes = tensor_train.core_shapes(*self.factors, self.ranks)
+        shapes = core_shapes(*self.factors, self.ranks)
         for shape, core in zip(shapes, self.packed_cores, strict=True):
             if isinstance(core, PackedMatrix):
                 axes = _row_axes(shape)

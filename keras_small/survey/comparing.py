@@ -2,6 +2,7 @@
 
 import functools
 import math
+import reprlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -69,10 +70,12 @@ class Comparison:
                 raise
             compile_like(self.original, model)
             value = metric(model)
-        try:
-            number = float(value)
-        except TypeError:
-            number = math.nan
+        if isinstance(value, str) or np.ndim(value) or not hasattr(value, "__float__"):
+            raise ValueError(
+                "Expected a metric that returns one number, higher is better. Received: "
+                f"metric(model)={reprlib.repr(value)}, a {type(value).__name__}"
+            )
+        number = float(value)
         if not math.isfinite(number):
             raise ValueError(f"Expected a finite metric. Received: metric(model)={value}")
         return number

@@ -164,7 +164,8 @@ def row_size(layer: Any, inputs: Tensor) -> int:
     """Returns the number of columns of the rows that the kernel of a layer multiplies."""
     if isinstance(layer, keras.layers.EinsumDense):
         return math.prod(layer.kernel.shape[i] for i in kernel_axes(layer.equation)[0])
-    if KINDS[kind_of(layer)] is patches:
+    kind = kind_of(layer)
+    if kind is not None and KINDS[kind] is patches:
         return math.prod(layer.kernel.shape[:-1])
     first = getattr(layer, "data_format", None) == "channels_first"
     return inputs.shape[1 if first else -1]

@@ -12,30 +12,14 @@ A translator contains operations of TensorFlow Text, so `import tensorflow_text`
 Models of text can be exported on the TensorFlow backend only, because its graphs process the text.
 """
 
-from keras_tnattn.export.classifiers import classifier_signatures
 from keras_tnattn.export.loading import LoadedClassifier, LoadedTranslator, load
-from keras_tnattn.export.signatures import (
-    CLASS_NAMES,
-    Signatures,
-    check_backend,
-    class_names_file,
-    export_signatures,
-    next_version,
-    versions_in,
-)
-from keras_tnattn.export.translators import translator_signatures
+from keras_tnattn.export.signatures import Signatures, class_names_file, export_signatures
 
 __all__ = [
-    "CLASS_NAMES",
     "LoadedClassifier",
     "LoadedTranslator",
     "Signatures",
-    "check_backend",
     "class_names_file",
-    "classifier_signatures",
     "export_signatures",
     "load",
-    "next_version",
-    "translator_signatures",
-    "versions_in",
 ]

@@ -10,26 +10,16 @@ import numpy as np
 
 from keras_tnattn.export.signatures import CLASS_NAMES, versions_in
 from keras_tnattn.typing import Tensor
+from keras_tnattn_runtime import saved_model
 from keras_tnattn_runtime.layout import portable_folder
-from keras_tnattn_runtime.saved_model import read_description
 
 
 class _Exported:
     """An exported model."""
 
     def __init__(self, path: Path) -> None:
-        import tensorflow as tf
-
         self.path = path
-        # Keep the loaded object: its signatures alone would not keep the weights alive.
-        try:
-            self._model = tf.saved_model.load(str(path))
-        except Exception as error:  # TensorFlow raises errors of any class
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise ValueError(
-                f"Could not load {path}, which may be damaged or of another version: {reason}. "
-                "Export the model again"
-            ) from error
+        self._model = saved_model.load(path)
 
     def _run(self, signature: str, **inputs: Tensor) -> dict[str, np.ndarray]:
         outputs = self._model.signatures[signature](**inputs)
@@ -80,11 +70,6 @@ class LoadedTranslator(_Exported):
     Attributes:
         path: The folder of the version that was loaded.
     """
-
-    def __init__(self, path: Path) -> None:
-        import tensorflow_text  # noqa: F401  registers the operations of the text signature
-
-        super().__init__(path)
 
     def __call__(self, texts: Sequence[str]) -> list[str]:
         """Translates a list of sentences.
@@ -141,8 +126,10 @@ def load(path: str | os.PathLike) -> LoadedClassifier | LoadedTranslator:
             f"Expected the folder of an exported model or of one version. Received: path={path}"
             f"{_what_loads(path)}"
         )
-    read_description(path)  # checks the files
-    takes, gives = _serving_names(path)
+    saved_model.read_description(path)  # checks the files
+    signature = saved_model.read_metadata(path).get("serving_default", {})
+    takes = set(signature.get("inputs", ()))
+    gives = set(signature.get("outputs", ()))
     if takes == {"text"}:
         if gives == {"label", "probabilities"} and (path / CLASS_NAMES).is_file():
             return LoadedClassifier(path)
@@ -163,22 +150,6 @@ def _what_loads(path: Path) -> str:
     if (portable := portable_folder(path)) is not None:
         return f", an exported folder. Use keras_tnattn_runtime.reader.load({str(portable)!r})"
     return ""
-
-
-def _serving_names(path: Path) -> tuple[set[str], set[str]]:
-    """Returns the names of the inputs and outputs of `serving_default`; does not load the model."""
-    from google.protobuf.message import DecodeError
-    from tensorflow.core.protobuf import saved_model_pb2
-
-    content = (path / "saved_model.pb").read_bytes()
-    try:
-        proto = saved_model_pb2.SavedModel.FromString(content)
-        signature = proto.meta_graphs[0].signature_def["serving_default"]
-    except (DecodeError, IndexError) as error:
-        raise ValueError(
-            f"Could not read {path / 'saved_model.pb'}, which is damaged. Export the model again"
-        ) from error
-    return set(signature.inputs), set(signature.outputs)
 
 
 def _strings(texts: Sequence[str]) -> Tensor:

@@ -1,7 +1,6 @@
 """Writes SavedModels of any signatures, as versions of a model."""
 
 import dataclasses
-import importlib.util
 import json
 import os
 import shutil
@@ -11,11 +10,11 @@ from typing import Any
 
 import keras
 
+from keras_tnattn.checks import check_backend_among
 from keras_tnattn.export.cards import technical
-from keras_tnattn.export.partial import partial_folder
 from keras_tnattn.typing import Tensor
 from keras_tnattn_runtime import reader
-from keras_tnattn_runtime.extras import installation
+from keras_tnattn_runtime.folders import partial_folder
 from keras_tnattn_runtime.layout import MODEL_CARD, SIGNATURES
 from keras_tnattn_runtime.saved_model import read_metadata
 
@@ -54,19 +53,7 @@ def check_backend() -> None:
         >>> if keras.backend.backend() == "tensorflow":
         ...     check_backend()
     """
-    check_one_of("a model of text, or with a training command,", "tensorflow")
-
-
-def check_one_of(exported: str, *backends: str) -> None:
-    """Raises a `RuntimeError` on other backends than these, with the way out."""
-    if keras.backend.backend() not in backends:
-        is_there = importlib.util.find_spec(backends[0]) is not None
-        way_out = "" if is_there else f". {installation(backends[0])}"
-        raise RuntimeError(
-            f"Exporting {exported} works on {' and '.join(backends)} only: start again with "
-            f"KERAS_BACKEND={backends[0]}, which reads the same files and runs. Received: "
-            f"backend={keras.backend.backend()!r}{way_out}"
-        )
+    check_backend_among("a model of text, or with a training command,", "tensorflow")
 
 
 def class_names_file(class_names: Sequence[str]) -> dict[str, str]:

@@ -9,6 +9,7 @@ import keras
 
 from keras_tnattn.checks import check_numbers, check_shapes, fitted_sizes
 from keras_tnattn.layers.constructor_arguments import check_binding, check_known, describe
+from keras_tnattn.ops.graph import check_edges
 
 # Sizes of batch, tokens, target, source, sites and edges: they may differ from call to call.
 _FREE = frozenset("BLTSNE")
@@ -67,6 +68,8 @@ class BaseLayer(keras.layers.Layer):
         if tensors.get("adjacency") is not None and tensors["adjacency"] is tensors["inputs"]:
             # As many features as tokens: the shape alone would do.
             raise ValueError(f"Expected a graph. Received: adjacency=inputs{_usage(kind)}")
+        if tensors.get("edges") is not None:
+            check_edges(tensors["edges"], tensors["inputs"].shape[1])
         return super().__call__(*args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:

@@ -66,8 +66,9 @@ class GraphAttention(SelfAttention):
         inputs_mask: The mask of `inputs`, which Keras passes here if there are several tensors.
             `mask` takes precedence.
         edges: Int tensor `(E, 2)` or `(B, E, 2)` instead of `adjacency`: rows `(sender, receiver)`,
-            without duplicates; list an undirected edge in both directions. A row with an id
-            outside `[0, L)` is padding.
+            without duplicates; list an undirected edge in both directions. A row `(-1, -1)` is
+            padding. In a compiled function, where ids cannot be checked, an edge of a node that
+            the graph does not have is dropped.
         edge_weights: Numeric tensor `(E,)` or `(B, E)`. An edge of weight 0 is dropped; as in a
             dense adjacency, the values of other weights have no effect.
 
@@ -77,8 +78,9 @@ class GraphAttention(SelfAttention):
         edges, followed by the `L` self-loops if `self_loops`.
 
     Raises:
-        ValueError: For an unknown option, an adjacency without two or three axes, two graphs, or
-            `edge_weights` without `edges`.
+        TypeError: For a list in place of an array.
+        ValueError: For an unknown option, an adjacency without two or three axes, two graphs,
+            `edge_weights` without `edges`, or an edge of a node that the graph does not have.
 
     Example:
         >>> x, edges = keras.ops.ones((1, 3, 4)), keras.ops.array([[0, 1], [1, 0]])

@@ -56,15 +56,17 @@ class GraphConvolution(BaseLayer):
         inputs_mask: The mask of `inputs`, which Keras passes here if there are several tensors.
             `mask` takes precedence.
         edges: Int tensor `(E, 2)` or `(B, E, 2)`: rows `(sender, receiver)`; list an undirected
-            edge in both directions. A row with an id outside `[0, L)` is padding.
+            edge in both directions. A row `(-1, -1)` is padding. In a compiled function, where ids
+            cannot be checked, an edge of a node that the graph does not have is dropped.
         edge_weights: Float tensor `(E,)` or `(B, E)`, the weights of `edges`. Default: 1.
 
     Returns:
         Tensor `(B, L, J)`.
 
     Raises:
-        ValueError: For an unknown option, a call without a graph or with two, or `edge_weights`
-            without `edges`.
+        TypeError: For a list in place of an array.
+        ValueError: For an unknown option, a call without a graph or with two, `edge_weights`
+            without `edges`, or an edge of a node that the graph does not have.
 
     Example:
         >>> x, edges = keras.ops.ones((1, 3, 4)), keras.ops.array([[0, 1], [1, 0]])
@@ -271,6 +273,11 @@ class SpectralGraphConvolution(BaseLayer):
             raise ValueError(
                 "Expected a symmetric adjacency (L, L). "
                 f"Received: adjacency.shape={adjacency.shape}"
+            )
+        if adjacency.size and adjacency.min() < 0:
+            raise ValueError(
+                "Expected an adjacency of weights that are not negative. Received: "
+                f"adjacency with a weight of {adjacency.min():g}"
             )
         if normalization not in (None, "symmetric"):
             raise ValueError(

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_tnattn.layers.base_layer import BaseLayer
-from keras_tnattn.ops import tensor_train
+from keras_tnattn.ops.tensor_train.factors import as_ints, prime_factors
 from keras_tnattn.typing import Shape, Tensor
 
 
@@ -39,7 +39,7 @@ class TensorizeTokens(BaseLayer):
 
     def __init__(self, token_shape: Sequence[int] | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.token_shape = tensor_train.as_ints(token_shape, "token_shape")
+        self.token_shape = as_ints(token_shape, "token_shape")
 
     def build(self, input_shape: Shape) -> None:
         self._shape(input_shape)
@@ -55,7 +55,7 @@ class TensorizeTokens(BaseLayer):
         if input_shape[-1] is None:
             raise ValueError(f"Expected a known last axis. Received: input_shape={input_shape}")
         if self.token_shape is None:
-            return tuple(tensor_train.prime_factors(input_shape[-1]))
+            return tuple(prime_factors(input_shape[-1]))
         if math.prod(self.token_shape) != input_shape[-1]:
             raise ValueError(
                 "Expected factors whose product is the last axis of the input. "

@@ -12,7 +12,7 @@ from keras_tnattn.layers.base_attention import AttentionAdapter, SequenceAttenti
 from keras_tnattn.layers.base_layer import BaseLayer, config_of
 from keras_tnattn.layers.tensorized_spectral_attention import TensorizedSpectralAttention
 from keras_tnattn.layers.time_graphs import serialize_time_graphs
-from keras_tnattn.ops import tensor_train
+from keras_tnattn.ops.tensor_train.factors import as_ints
 from keras_tnattn.ops.time_graph import TimeGraph
 from keras_tnattn.typing import Constraint, Initializer, Regularizer, Shape, Tensor
 
@@ -95,7 +95,7 @@ class TensorizedGraphAttention(BaseLayer):
     ) -> None:
         super().__init__(**kwargs)
         self.num_heads = check_int("num_heads", num_heads)
-        self.key_shape = tensor_train.as_ints(key_shape, "key_shape")
+        self.key_shape = as_ints(key_shape, "key_shape")
         self.head_combination = head_combination
         options: dict[str, Any] = {
             "tt_ranks": tt_ranks,

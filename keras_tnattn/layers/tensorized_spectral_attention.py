@@ -20,6 +20,16 @@ from keras_tnattn.layers.self_attention import SelfAttention
 from keras_tnattn.ops import spectral_filter, tensor_train
 from keras_tnattn.ops.masking import apply_mask
 from keras_tnattn.ops.precision import at_least_float32, matmul
+from keras_tnattn.ops.tensor_train.contraction import contraction_plan, tt_matmul_heads
+from keras_tnattn.ops.tensor_train.factors import (
+    as_ints,
+    as_ranks,
+    check_both_factors,
+    check_factors,
+    resolve_factors,
+    resolve_ranks,
+    tt_shapes,
+)
 from keras_tnattn.ops.time_graph import TimeGraph
 from keras_tnattn.typing import Chunk, Constraint, Initializer, Regularizer, Shape, Tensor
 
@@ -142,14 +152,14 @@ class TensorizedSpectralAttention(SelfAttention):
                 f"Expected one of {_HEAD_COMBINATIONS}. "
                 f"Received: head_combination={head_combination!r}"
             )
-        tensor_train.check_both_factors(tt_input_shape, tt_output_shape)
-        self.tt_ranks = tensor_train.as_ranks(tt_ranks)
+        check_both_factors(tt_input_shape, tt_output_shape)
+        self.tt_ranks = as_ranks(tt_ranks)
         self.filter_order = check_int("filter_order", filter_order, at_least=2)
         self.damping = self.time_graph = None  # `time_graphs` has both
         self.time_graphs = time_graphs.check_time_graphs(damping, time_graph, num_heads)
         self.head_combination = head_combination
-        self.tt_input_shape = tensor_train.as_ints(tt_input_shape, "tt_input_shape")
-        self.tt_output_shape = tensor_train.as_ints(tt_output_shape, "tt_output_shape")
+        self.tt_input_shape = as_ints(tt_input_shape, "tt_input_shape")
+        self.tt_output_shape = as_ints(tt_output_shape, "tt_output_shape")
         banded = time_graphs.common_bandwidth(self.time_graphs) is not None
         self.method = spectral_filter.check_method(method, banded)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
@@ -160,18 +170,16 @@ class TensorizedSpectralAttention(SelfAttention):
         key_dim = input_dim if self.key_dim is None else self.key_dim
         if input_dim is None:
             raise ValueError(f"Expected a known last axis. Received: input_shape={input_shape}")
-        factors = tensor_train.resolve_factors(
-            input_dim, key_dim, self.tt_input_shape, self.tt_output_shape
-        )
-        tensor_train.check_factors(*factors)
+        factors = resolve_factors(input_dim, key_dim, self.tt_input_shape, self.tt_output_shape)
+        check_factors(*factors)
         if (math.prod(factors[0]), math.prod(factors[1])) != (input_dim, key_dim):
             raise ValueError(
                 "Expected factors whose products are the size of the input and `key_dim`. "
                 f"Received: tt_input_shape={factors[0]}, tt_output_shape={factors[1]}, "
                 f"input_shape={tuple(input_shape)}, key_dim={key_dim}"
             )
-        ranks = tensor_train.resolve_ranks(self.tt_ranks, *factors)
-        self.plan = tensor_train.contraction_plan(*factors, ranks)
+        ranks = resolve_ranks(self.tt_ranks, *factors)
+        self.plan = contraction_plan(*factors, ranks)
         self.head_dim = key_dim
         # Under a fixed seed each core of each head has a seed of its own.
         num_seeds = self.num_heads * len(factors[0])
@@ -188,9 +196,9 @@ class TensorizedSpectralAttention(SelfAttention):
         time_graphs.add_graph_weights(self)
         self.output_cores = None
         if self.head_combination == "project":
-            factors = tensor_train.tt_shapes(self.num_heads * key_dim, input_dim)
-            ranks = tensor_train.resolve_ranks(max(ranks, default=1), *factors)
-            self.output_plan = tensor_train.contraction_plan(*factors, ranks)
+            factors = tt_shapes(self.num_heads * key_dim, input_dim)
+            ranks = resolve_ranks(max(ranks, default=1), *factors)
+            self.output_plan = contraction_plan(*factors, ranks)
             self.output_cores = self._add_cores("output", *factors, ranks, 2 * num_seeds, None)
         self.built = True
 
@@ -258,8 +266,8 @@ class TensorizedSpectralAttention(SelfAttention):
         # The scale 1 / sqrt(J) of the products, half of it in either factor.
         scale = math.prod(core.shape[-2] for core in self.key_cores) ** -0.25
         key_cores = [self.key_cores[0] * scale, *self.key_cores[1:]]
-        keys = tensor_train.tt_matmul_heads(inputs, key_cores, self.plan)
-        return keys, tensor_train.tt_matmul_heads(inputs, self.value_cores, self.plan)
+        keys = tt_matmul_heads(inputs, key_cores, self.plan)
+        return keys, tt_matmul_heads(inputs, self.value_cores, self.plan)
 
     def combine(self, heads: Tensor) -> Tensor:
         """Combines the heads `(B, H, L, J)` to the outputs `(B, L, ...)`."""

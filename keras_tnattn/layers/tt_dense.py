@@ -11,6 +11,15 @@ from keras_tnattn.checks import check_int
 from keras_tnattn.initializers import tt_core_weights
 from keras_tnattn.layers.base_layer import BaseLayer, check_built, dense_options
 from keras_tnattn.ops import tensor_train
+from keras_tnattn.ops.tensor_train.contraction import contraction_plan
+from keras_tnattn.ops.tensor_train.factors import (
+    as_ints,
+    as_ranks,
+    check_both_factors,
+    check_factors,
+    resolve_factors,
+    resolve_ranks,
+)
 from keras_tnattn.typing import Constraint, Initializer, Regularizer, Tensor
 
 
@@ -32,7 +41,7 @@ class TTDense(BaseLayer):
     Args:
         units: Size `J` of the output.
         tt_input_shape: `N` positive ints, the factors `I_n` of the input size. Default: quantized
-            for powers of two, else balanced prime factors (`tensor_train.tt_shapes`).
+            for powers of two, else balanced prime factors (`tt_shapes`).
         tt_output_shape: `N` positive ints, the factors `J_n` of `units`. Give both or none.
         tt_ranks: Int, the maximum TT-rank (clipped at each bond), or a sequence of `N - 1` ints.
             Defaults to 2.
@@ -87,11 +96,11 @@ class TTDense(BaseLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(activity_regularizer=activity_regularizer, **kwargs)
-        tensor_train.check_both_factors(tt_input_shape, tt_output_shape)
+        check_both_factors(tt_input_shape, tt_output_shape)
         self.units = check_int("units", units)
-        self.tt_input_shape = tensor_train.as_ints(tt_input_shape, "tt_input_shape")
-        self.tt_output_shape = tensor_train.as_ints(tt_output_shape, "tt_output_shape")
-        self.tt_ranks = tensor_train.as_ranks(tt_ranks)
+        self.tt_input_shape = as_ints(tt_input_shape, "tt_input_shape")
+        self.tt_output_shape = as_ints(tt_output_shape, "tt_output_shape")
+        self.tt_ranks = as_ranks(tt_ranks)
         self.activation = keras.activations.get(activation)
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
@@ -101,28 +110,26 @@ class TTDense(BaseLayer):
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
         if self.tt_input_shape is not None and self.tt_output_shape is not None:
-            tensor_train.check_factors(self.tt_input_shape, self.tt_output_shape)
+            check_factors(self.tt_input_shape, self.tt_output_shape)
             if math.prod(self.tt_output_shape) != units:
                 raise ValueError(
                     "Expected output factors whose product is `units`. "
                     f"Received: units={units}, tt_output_shape={self.tt_output_shape}"
                 )
-            tensor_train.resolve_ranks(self.tt_ranks, self.tt_input_shape, self.tt_output_shape)
+            resolve_ranks(self.tt_ranks, self.tt_input_shape, self.tt_output_shape)
 
     def build(self, input_shape: Sequence[int | None]) -> None:
         input_dim = input_shape[-1]
         if input_dim is None:
             raise ValueError(f"Expected a known last axis. Received: input_shape={input_shape}")
-        factors = tensor_train.resolve_factors(
-            input_dim, self.units, self.tt_input_shape, self.tt_output_shape
-        )
+        factors = resolve_factors(input_dim, self.units, self.tt_input_shape, self.tt_output_shape)
         if math.prod(factors[0]) != input_dim:
             raise ValueError(
                 "Expected input factors whose product is the last axis of the input. "
                 f"Received: tt_input_shape={factors[0]}, input_shape={tuple(input_shape)}"
             )
-        ranks = tensor_train.resolve_ranks(self.tt_ranks, *factors)
-        self.plan = tensor_train.contraction_plan(*factors, ranks)
+        ranks = resolve_ranks(self.tt_ranks, *factors)
+        self.plan = contraction_plan(*factors, ranks)
         weights = tt_core_weights(self.kernel_initializer, *factors, ranks)
         self.cores = [
             self.add_weight(
@@ -182,7 +189,7 @@ class TTDense(BaseLayer):
         check_built(layer, "Dense")
         kernel = ops.convert_to_numpy(layer.kernel)
         rows, columns = kernel.shape
-        factors = tensor_train.resolve_factors(rows, columns, tt_input_shape, tt_output_shape)
+        factors = resolve_factors(rows, columns, tt_input_shape, tt_output_shape)
         cores, error = tensor_train.matrix_to_tt(kernel, *factors, tt_ranks, tolerance)
         config = {**dense_options(layer), "use_bias": layer.use_bias, **kwargs}
         ranks = tuple(core.shape[-1] for core in cores[:-1])

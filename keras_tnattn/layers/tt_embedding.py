@@ -16,6 +16,14 @@ from keras_tnattn.layers.factored_embedding import (
 )
 from keras_tnattn.ops import tensor_train
 from keras_tnattn.ops.tensor_train import table as tt_table
+from keras_tnattn.ops.tensor_train.factors import (
+    as_ints,
+    as_ranks,
+    balanced_factors,
+    check_factors,
+    core_shapes,
+    resolve_ranks,
+)
 from keras_tnattn.typing import Shape, Tensor
 
 # The assumed number of ids in a call whose sizes are unknown.
@@ -91,19 +99,19 @@ class TTEmbedding(BaseFactoredEmbedding):
         **kwargs: Any,
     ) -> None:
         super().__init__(input_dim, output_dim, **kwargs)
-        self.tt_input_shape = tensor_train.as_ints(tt_input_shape, "tt_input_shape")
-        self.tt_output_shape = tensor_train.as_ints(tt_output_shape, "tt_output_shape")
-        self.tt_ranks = tensor_train.as_ranks(tt_ranks)
+        self.tt_input_shape = as_ints(tt_input_shape, "tt_input_shape")
+        self.tt_output_shape = as_ints(tt_output_shape, "tt_output_shape")
+        self.tt_ranks = as_ranks(tt_ranks)
         self.reorder_rows = bool(reorder_rows)
         self.factors = self._resolved_factors()
-        self.ranks = tensor_train.resolve_ranks(self.tt_ranks, *self.factors)
+        self.ranks = resolve_ranks(self.tt_ranks, *self.factors)
 
     def _resolved_factors(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         rows, columns = self.tt_input_shape, self.tt_output_shape
         num_factors = len(rows or columns or (0, 0, 0))
         rows = rows or tt_table.row_factors(self.input_dim, num_factors)
-        columns = columns or tensor_train.balanced_factors(self.output_dim, num_factors)
-        tensor_train.check_factors(rows, columns)
+        columns = columns or balanced_factors(self.output_dim, num_factors)
+        check_factors(rows, columns)
         if math.prod(rows) < self.input_dim:
             raise ValueError(
                 "Expected row factors whose product is at least input_dim. "
@@ -252,8 +260,8 @@ class TTEmbedding(BaseFactoredEmbedding):
         """Returns the number of weights, the unused rows and the plan of a lookup."""
         if not self.built:
             raise ValueError(f"Expected a built layer. Received: layer={self.name}")
-        shapes = ", ".join(str(s) for s in tensor_train.core_shapes(*self.factors, self.ranks))
-        stored = sum(math.prod(s) for s in tensor_train.core_shapes(*self.factors, self.ranks))
+        shapes = ", ".join(str(s) for s in core_shapes(*self.factors, self.ranks))
+        stored = sum(math.prod(s) for s in core_shapes(*self.factors, self.ranks))
         full = self.input_dim * self.output_dim
         blocks = tt_table.row_blocks(*self.factors, self.ranks, _USUAL_IDS)
         lookup = "the whole table is formed" if len(blocks) == 1 else f"blocks of {blocks} cores"

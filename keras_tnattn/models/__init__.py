@@ -1,6 +1,5 @@
 """Models assembled from the layers."""
 
-from keras_tnattn.models.attentions import ATTENTIONS
 from keras_tnattn.models.deep_tensor_network import deep_tensor_network
 from keras_tnattn.models.freezing import freeze_metric
 from keras_tnattn.models.graph_classifier import graph_classifier
@@ -11,7 +10,6 @@ from keras_tnattn.models.text_classifier import text_classifier
 from keras_tnattn.models.translator import Translator, translator
 
 __all__ = [
-    "ATTENTIONS",
     "LANGUAGE_MODELS",
     "PRESETS",
     "LanguageModel",

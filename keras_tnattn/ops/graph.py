@@ -8,6 +8,7 @@ with the number of edges instead of `L^2`.
 
 from collections.abc import Callable
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -152,12 +153,58 @@ def check_edge_weights(edges: Tensor | None, edge_weights: Tensor | None) -> Non
         )
 
 
+def check_edges(edges: Tensor, length: int | None) -> None:
+    """Refuses ids of nodes that a graph does not have, if the values of the edges are known.
+
+    In a compiled function they are not: there such edges are dropped.
+
+    Args:
+        edges: Rows `(sender, receiver)`, `(..., 2)`; a row `(-1, -1)` is padding.
+        length: The number `L` of nodes, if it is known.
+
+    Raises:
+        ValueError: If an id is not an integer in `[0, L)`.
+
+    Example:
+        >>> import numpy as np
+        >>> check_edges(np.array([[0, 1], [-1, -1]]), length=2)
+        >>> check_edges(np.array([[0, 2]]), length=2)
+        Traceback (most recent call last):
+            ...
+        ValueError: Expected edges of nodes 0 to 1, or (-1, -1) for padding. Received: (0, 2)
+    """
+    values = _known_values(edges)
+    if length is None or values is None:
+        return
+    rows = values.reshape(-1, 2)
+    is_padding = (rows == -1).all(axis=-1)
+    is_edge = ((rows >= 0) & (rows < length) & (rows == np.floor(rows))).all(axis=-1)
+    wrong = rows[~(is_padding | is_edge)]
+    if len(wrong):
+        sender, receiver = wrong[0].tolist()
+        more = f" and {len(wrong) - 1:,} more" if len(wrong) > 1 else ""
+        raise ValueError(
+            f"Expected edges of nodes 0 to {length - 1}, or (-1, -1) for padding. "
+            f"Received: ({sender}, {receiver}){more}"
+        )
+
+
+def _known_values(tensor: Tensor) -> np.ndarray | None:
+    """Returns the values of a tensor, or `None` while a function of it is compiled."""
+    if isinstance(tensor, keras.KerasTensor):
+        return None
+    try:
+        return np.asarray(ops.convert_to_numpy(tensor))
+    except Exception:  # each backend has its own error
+        return None
+
+
 class Edges:
     """The edges of a batch of graphs, as one graph of `B L` nodes.
 
     Args:
         edges: Int tensor `(E, 2)`, the same for all graphs, or `(B, E, 2)`: rows
-            `(sender, receiver)`. A row with an id outside `[0, L)` is padding.
+            `(sender, receiver)`. A row with an id outside `[0, L)` is dropped.
         batch: Number `B` of graphs; an int or a scalar int tensor.
         length: Number `L` of nodes in each graph; an int or a scalar int tensor.
         weights: Float tensor `(E,)` or `(B, E)`. Default: 1 for each edge.

@@ -24,7 +24,7 @@ class Hypotheses(NamedTuple):
 
     Example:
         >>> import numpy as np
-        >>> from keras_tnattn.search import Hypotheses
+        >>> from keras_tnattn.search.beam_search import Hypotheses
         >>> ids = np.array([[[2, 7, 3]]])
         >>> Hypotheses(ids, scores=np.array([[0.5]]), finished=np.array([[True]])).ids[0, 0]
         array([2, 7, 3])

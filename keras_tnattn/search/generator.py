@@ -26,7 +26,7 @@ class Generated(NamedTuple):
 
     Example:
         >>> import numpy as np
-        >>> from keras_tnattn.search import Generated
+        >>> from keras_tnattn.search.generator import Generated
         >>> Generated(np.array([[5, 7, 0]]), np.array([True])).ids[0]
         array([5, 7, 0])
     """

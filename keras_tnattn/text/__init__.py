@@ -8,29 +8,26 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from keras_tnattn.text.bert_pieces import BertPieceTokenizer, learn_bert_pieces, load_tokenizer
-    from keras_tnattn.text.sentence_translator import SentenceTranslator, Translation
+    from keras_tnattn.text.sentence_translator import SentenceTranslator
     from keras_tnattn.text.word_pieces import WordPieceTokenizer, learn_word_pieces
     from keras_tnattn.text.words import WordVectorizer, learn_words, word_vectorizer
 
 __all__ = [
-    "BertPieceTokenizer",
     "SentenceTranslator",
-    "Translation",
     "WordPieceTokenizer",
     "WordVectorizer",
-    "learn_bert_pieces",
     "learn_word_pieces",
     "learn_words",
-    "load_tokenizer",
     "word_vectorizer",
 ]
 
 _MODULES = {
-    **dict.fromkeys(("BertPieceTokenizer", "learn_bert_pieces", "load_tokenizer"), "bert_pieces"),
-    **dict.fromkeys(("SentenceTranslator", "Translation"), "sentence_translator"),
-    **dict.fromkeys(("WordPieceTokenizer", "learn_word_pieces"), "word_pieces"),
-    **dict.fromkeys(("WordVectorizer", "learn_words", "word_vectorizer"), "words"),
+    "SentenceTranslator": "sentence_translator",
+    "WordPieceTokenizer": "word_pieces",
+    "WordVectorizer": "words",
+    "learn_word_pieces": "word_pieces",
+    "learn_words": "words",
+    "word_vectorizer": "words",
 }
 
 

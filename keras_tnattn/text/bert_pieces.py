@@ -13,8 +13,9 @@ import tensorflow as tf
 from tensorflow_text.python.ops.bert_tokenizer import BasicTokenizer
 from tensorflow_text.tools.wordpiece_vocab.bert_vocab_from_dataset import bert_vocab_from_dataset
 
+from keras_tnattn.text.piece_files import read_pieces
 from keras_tnattn.text.reserved import RESERVED_PIECES
-from keras_tnattn.text.word_pieces import WordPieceTokenizer, most_frequent, other_kind, read_pieces
+from keras_tnattn.text.word_pieces import WordPieceTokenizer, most_frequent, other_kind
 
 
 class BertPieceTokenizer(WordPieceTokenizer):

@@ -27,6 +27,7 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
 
+from keras_tnattn.text.piece_files import read_pieces
 from keras_tnattn.text.reserved import END, PAD, RESERVED_PIECES, START, UNK
 
 JOINER = "\uffed"  # ￭
@@ -225,13 +226,6 @@ class WordPieceTokenizer:
         if "tokenizer" in options:
             raise ValueError(other_kind(path))
         return cls(vocabulary, **options)
-
-
-def read_pieces(path: str | os.PathLike) -> tuple[list[str], dict[str, Any]]:
-    """Returns the vocabulary and the options that the `save` of any tokenizer wrote."""
-    path = Path(path)
-    options = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-    return path.read_bytes().decode("utf-8").removesuffix("\n").split("\n"), options
 
 
 def other_kind(path: str | os.PathLike) -> str:

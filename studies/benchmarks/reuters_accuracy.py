@@ -19,9 +19,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras
 import numpy as np
 
+from keras_tnattn.estimator.building import compiled_model
 from keras_tnattn_train.classify.config import TABLE_DIMS, ClassifyConfig
 from keras_tnattn_train.classify.texts import read_texts
-from keras_tnattn_train.classify.train import compiled_model, prepare_parts
+from keras_tnattn_train.classify.train import prepare_parts
 
 # Options of `classify`, or what is done with the rows.
 VARIANTS = {
@@ -73,7 +74,7 @@ def show(variant, attention, seed, data_dir):
         size += 1
     keras.utils.set_random_seed(seed)
     steps = -(-len(sets["train"][1]) // config.batch_size)
-    model = compiled_model(config, size, len(counts), steps, max_words=config.max_words)
+    model = compiled_model(config.settings, size, len(counts), steps)
     history = model.fit(
         *sets["train"],
         epochs=config.epochs,

@@ -15,7 +15,7 @@ from keras_tnattn_train.classify.baseline import (
 from keras_tnattn_train.classify.config import TABLE_DIMS, ClassifyConfig, recipe_option
 from keras_tnattn_train.classify.texts import read_texts
 from keras_tnattn_train.commands import Command, pop_options
-from keras_tnattn_train.data.texts import LabeledTexts
+from keras_tnattn_train.data.texts.labeled import LabeledTexts
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import RUN, Options, Seeds, option
 from keras_tnattn_train.processes.backend import start_backend

@@ -19,11 +19,11 @@ from keras_tnattn_studies.language_lstm import LSTMSteps, lstm_language_model
 from keras_tnattn_studies.ngrams import ngram_bits
 from keras_tnattn_train.language.config import LanguageConfig
 from keras_tnattn_train.language.corpus import Corpus, PackedBatches, read_corpus
+from keras_tnattn_train.language.predicting import model_path
 from keras_tnattn_train.language.train import (
     FROZEN_ROWS,
     compile_model,
     measure,
-    model_path,
     train_language_model,
 )
 from keras_tnattn_train.options.errors import InputError

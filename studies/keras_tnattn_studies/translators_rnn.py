@@ -15,7 +15,8 @@ from keras_tnattn.text.reserved import START
 from keras_tnattn.typing import Tensor
 from keras_tnattn_train.runs.saved_models import load_model
 from keras_tnattn_train.translate.config import TranslateConfig
-from keras_tnattn_train.translate.loading import TrainedTranslator, corpus_of
+from keras_tnattn_train.translate.loading import TrainedTranslator
+from keras_tnattn_train.translate.predicting import corpus_of
 
 
 def recurrent_translator(config: TranslateConfig, sizes: tuple[int, int]) -> keras.Model:

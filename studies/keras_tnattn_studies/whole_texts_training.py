@@ -1,15 +1,18 @@
 """Trains and measures a classifier of whole documents."""
 
+import dataclasses
 import statistics
 import time
 from typing import Any
 
 import keras
 
+from keras_tnattn.estimator.batches import GroupedTextBatches
+from keras_tnattn.estimator.building import compiled_model
+from keras_tnattn.estimator.parts import Part
 from keras_tnattn_studies.alone import peak_memory, restart_peak
 from keras_tnattn_studies.whole_texts_config import WholeTextsConfig
-from keras_tnattn_train.classify.train import Part, compiled_model, prepare_parts
-from keras_tnattn_train.data.batches import GroupedTextBatches
+from keras_tnattn_train.classify.train import prepare_parts
 from keras_tnattn_train.data.texts import load_texts
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.training import EpochLog, as_dataset, fit, reset_session
@@ -59,11 +62,12 @@ def train_whole(config: WholeTextsConfig, folder: str) -> dict[str, Any]:
         return GroupedTextBatches(part.ids, part.labels, size, tokens, seed)
 
     train = batches(parts["train"], config.seed)
-    attention = None
+    settings = options.settings
     if config.model == "gru":
-        attention = keras.layers.GRU(options.embedding_dim, return_sequences=True, name="attention")
+        gru = keras.layers.GRU(options.embedding_dim, return_sequences=True, name="attention")
+        settings = dataclasses.replace(settings, attention=gru)
     sizes = (vectorizer.vocabulary_size(), len(data.class_names))
-    model = compiled_model(options, *sizes, len(train), attention)
+    model = compiled_model(settings, *sizes, len(train))
     run = Run(folder)
     run.start_or_check(config, {"fingerprint": data.fingerprint()})
     log = fit(

@@ -17,7 +17,7 @@ from keras_tnattn_studies.tensorized import (
     differences,
     report,
 )
-from keras_tnattn_train.data.texts import LabeledTexts
+from keras_tnattn_train.data.texts.labeled import LabeledTexts
 from keras_tnattn_train.runs.run import Run
 
 

@@ -5,10 +5,10 @@ import sys
 import numpy as np
 import pytest
 
+from keras_tnattn.estimator.building import compiled_model
 from keras_tnattn_studies import alone, whole_texts, whole_texts_training
 from keras_tnattn_studies.reproduce import main
 from keras_tnattn_train.classify.config import ClassifyConfig
-from keras_tnattn_train.classify.train import compiled_model
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.training import EpochLog
 
@@ -107,7 +107,7 @@ def test_the_models_have_the_tuned_recipe_without_attention(model):
     assert options.initial_weights == "random"
     for name in ("batch_size", "learning_rate", "word_dropout", "dropout"):
         assert getattr(options, name) == getattr(tuned, name)
-    built = compiled_model(options, 20, 3, 5)
+    built = compiled_model(options.settings, 20, 3, 5)
     names = {layer.name for layer in built.layers}
     assert "normalization" in names
     assert "hidden" not in names

@@ -1,5 +1,6 @@
 """The Python on the pages runs as it stands there."""
 
+import collections
 import re
 from pathlib import Path
 
@@ -12,7 +13,19 @@ DOCS = ROOT / "docs"
 # Pages whose examples go on from a trained model, here a small one. Those that load an export of a
 # demo are not among them: the demos load it themselves.
 GO_ON = ("backends.md", "guides/compress.md")
-ALONE = ("start.md", "guides/long_sequences.md")
+ALONE = ("start.md", "guides/long_sequences.md", "guides/text_classifier.md")
+# Pages whose blocks show what they print as comments.
+WITH_OUTPUTS = (
+    "layers.md",
+    "guides/change_a_mechanism.md",
+    "mechanisms/graph_attention.md",
+    "mechanisms/graph_tensor_network.md",
+    "mechanisms/power_law_graph_attention.md",
+    "mechanisms/tensorized_attention.md",
+    "mechanisms/tn_attention.md",
+    "mechanisms/tt_maps.md",
+)
+PRINTED = re.compile(r"^print\(.+\)\s+# ([\[(\dTC][^:\n]*)", re.M)
 
 
 def run(page, names):
@@ -24,9 +37,28 @@ def run(page, names):
 
 
 @pytest.mark.parametrize("page", ALONE)
-def test_examples_run(page, monkeypatch):
+def test_examples_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KERAS_BACKEND", keras.backend.backend())  # which a page may set
     run(page, {})
+
+
+@pytest.mark.parametrize("page", WITH_OUTPUTS)
+def test_blocks_print_what_their_comments_say(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    shown = PRINTED.findall((DOCS / page).read_text(encoding="utf-8"))
+    assert shown
+    run(page, {})
+    printed = capsys.readouterr().out.splitlines()
+    assert collections.Counter(shown) - collections.Counter(printed) == {}
+
+
+def test_all_mechanisms_open_with_a_block_that_is_run():
+    pages = {f"mechanisms/{path.name}" for path in (DOCS / "mechanisms").glob("*.md")}
+    assert pages - {"mechanisms/index.md"} <= set(WITH_OUTPUTS)
+    for page in pages - {"mechanisms/index.md"}:
+        opening = (DOCS / page).read_text(encoding="utf-8").split("\n## ")[0]
+        assert "```python" in opening
 
 
 def test_linear_attention_as_tensor_network_attention():

@@ -9,8 +9,9 @@ import pytest
 from import_path import run_python
 
 from keras_tnattn import TensorizedSpectralAttention
-from keras_tnattn.export import class_names_file, export_signatures, load, next_version, signatures
+from keras_tnattn.export import class_names_file, export_signatures, load, signatures
 from keras_tnattn.export.classifiers import ignores_padding
+from keras_tnattn.export.signatures import next_version
 from keras_tnattn.text.words import split_words, word_vectorizer
 from keras_tnattn_train.exports import Classifier, Version, export
 

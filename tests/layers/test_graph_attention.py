@@ -225,3 +225,17 @@ def test_an_exported_model_takes_any_graph(tmp_path):
     for batch, length in [(1, 1), (3, 9)]:
         data = [tokens(batch, length, 4), random_graph(batch, length, length)]
         np.testing.assert_allclose(loaded.serve(data), model(data), atol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["adjacency", "edges"])
+def test_dropout_drops_coefficients_in_training_alone(form):
+    # Each node receives from one other: its coefficient is 1, or after dropout 0 or 2.
+    senders = np.roll(np.arange(40), 1)
+    edges = np.stack([senders, np.arange(40)], axis=1)
+    graph = {"edges": edges} if form == "edges" else {"adjacency": np.eye(40)[senders]}
+    layer = GraphAttention(1, 3, self_loops=False, dropout=0.5)
+    x = np.random.default_rng(0).normal(size=(1, 40, 4)).astype("float32")
+    whole = to_numpy(layer(x, **graph, training=False))
+    ratios = to_numpy(layer(x, **graph, training=True)) / whole
+    np.testing.assert_allclose(ratios, np.round(ratios), atol=1e-4)
+    assert set(np.round(ratios).ravel().tolist()) == {0.0, 2.0}

@@ -182,8 +182,8 @@ def test_free_multipliers_are_those_of_the_eigenvectors(normalization):
 def test_free_multipliers_start_as_a_dense_kernel_does():
     layer = SpectralGraphConvolution(ring(200), 30)
     layer.build((None, 200, 10))
-    kernel = keras.initializers.GlorotUniform()((200 * 10, 30 * 200))  # of any size
-    expected = to_numpy(kernel).std() * np.sqrt((2000 + 6000) / (10 + 30))
+    kernel = keras.initializers.GlorotUniform()((400, 600))  # of any size
+    expected = to_numpy(kernel).std() * np.sqrt((400 + 600) / (10 + 30))
     assert to_numpy(layer.multipliers).std() == pytest.approx(expected, rel=0.05)
 
 
@@ -350,13 +350,61 @@ def test_a_saved_layer_keeps_its_eigenvectors(tmp_path):
 @pytest.mark.parametrize(
     "make", [lambda: GraphConvolution(2), lambda: GraphAttention(1, 2)], ids=["gcn", "gat"]
 )
-def test_an_edge_from_or_to_another_graph_of_the_batch_is_padding(make):
+def test_an_edge_from_or_to_another_graph_of_the_batch_is_dropped_in_a_compiled_model(make):
     layer = make()
     x = tokens(2, 3, 4)
     expected = to_numpy(layer(x, edges=np.array([[0, 1], [-1, -1], [-1, -1]])))
     # Node 4 of the first graph would be node 1 of the second one.
     outside = np.array([[0, 1], [4, 2], [0, 3]])
-    np.testing.assert_allclose(to_numpy(layer(x, edges=outside)), expected, rtol=1e-5, atol=1e-6)
+    nodes, edges = keras.Input((3, 4)), keras.Input((3, 2), dtype="int32")
+    model = keras.Model([nodes, edges], layer(nodes, edges=edges))
+    inputs = [x, np.stack([outside] * 2).astype("int32")]
+    if keras.backend.backend() == "torch":  # which runs it line by line
+        with pytest.raises(ValueError, match=r"Received: \(4, 2\) and 3 more"):
+            model.predict_on_batch(inputs)
+    else:
+        np.testing.assert_allclose(model.predict_on_batch(inputs), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: GraphConvolution(2), lambda: GraphAttention(1, 2)], ids=["gcn", "gat"]
+)
+@pytest.mark.parametrize(
+    ("edges", "received"),
+    [
+        ([[0, 1], [1, 3]], r"\(1, 3\)$"),
+        ([[0, 1], [1, -1], [-2, -2]], r"\(1, -1\) and 1 more$"),
+        ([[[0, 1], [1, 2]], [[0, 1], [7, 0]]], r"\(7, 0\)$"),
+        ([[0.0, 1.0], [1.0, 0.5]], r"\(1.0, 0.5\)$"),
+    ],
+    ids=["beyond", "negative", "in one graph", "half"],
+)
+@pytest.mark.parametrize("convert", [np.array, ops.convert_to_tensor], ids=["array", "tensor"])
+def test_edges_of_nodes_that_a_graph_lacks_are_refused(make, edges, received, convert):
+    message = r"edges of nodes 0 to 2, or \(-1, -1\) for padding. Received: "
+    with pytest.raises(ValueError, match=message + received):
+        make()(tokens(2, 3, 4), edges=convert(edges))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: GraphConvolution(2)(x, edges=[[0, 1]]),
+        lambda x: GraphAttention(1)(x, edges=[]),
+        lambda x: GraphAttention(1)(x, adjacency=np.eye(3).tolist()),
+        lambda x: GraphConvolution(2)(x, edges=np.array([[0, 1]]), edge_weights=(1.0,)),
+    ],
+)
+def test_lists_are_refused_with_what_makes_arrays_of_them(call):
+    with pytest.raises(
+        TypeError, match=r"Received: (\w+)=.*, a (list|tuple): pass numpy.array\(\1"
+    ):
+        call(tokens(2, 3, 4))
+
+
+def test_a_negative_weight_of_a_fixed_graph_is_refused():
+    with pytest.raises(ValueError, match="with a weight of -1"):
+        SpectralGraphConvolution(-ring(6), 2)
 
 
 def test_a_layer_that_is_never_called_is_saved(tmp_path):

@@ -6,7 +6,8 @@ from conformance import to_numpy
 from slow_cases import slow_but
 
 from keras_tnattn import TensorizedSpectralAttention
-from keras_tnattn.models import ATTENTIONS, text_classifier
+from keras_tnattn.models import text_classifier
+from keras_tnattn.models.attentions import ATTENTIONS
 from keras_tnattn.ops.time_graph import Geometric
 
 SIZES = {"tsa": 16, "tga": 16, "plga": 8}  # of the others 6

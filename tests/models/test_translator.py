@@ -5,7 +5,8 @@ from conformance import saved_and_loaded, to_numpy
 from slow_cases import slow_but
 
 from keras_tnattn import layers
-from keras_tnattn.models import ATTENTIONS, Translator, language_model, translator
+from keras_tnattn.models import Translator, language_model, translator
+from keras_tnattn.models.attentions import ATTENTIONS
 from keras_tnattn.search import BeamSearch
 
 SIZES = {"model_dim": 8, "num_heads": 2, "feedforward_dim": 8, "dropout": 0.0}

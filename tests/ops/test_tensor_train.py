@@ -11,6 +11,16 @@ from keras import ops
 
 from keras_tnattn.ops import tensor_train
 from keras_tnattn.ops.tensor_train import contraction, suggestion
+from keras_tnattn.ops.tensor_train.factors import (
+    as_ints,
+    balanced_factors,
+    check_factors,
+    core_shapes,
+    prime_factors,
+    rank_bounds,
+    resolve_ranks,
+    tt_shapes,
+)
 
 factor_pairs = st.lists(
     st.tuples(st.integers(1, 3), st.integers(1, 3)), min_size=1, max_size=4
@@ -19,13 +29,13 @@ factor_pairs = st.lists(
 
 def random_cores(tt_input_shape, tt_output_shape, tt_ranks, seed=0):
     rng = np.random.default_rng(seed)
-    shapes = tensor_train.core_shapes(tt_input_shape, tt_output_shape, tt_ranks)
+    shapes = core_shapes(tt_input_shape, tt_output_shape, tt_ranks)
     return [rng.normal(size=shape).astype("float32") for shape in shapes]
 
 
 @given(size=st.integers(1, 3000))
 def test_prime_factors_multiply_to_the_size(size):
-    factors = tensor_train.prime_factors(size)
+    factors = prime_factors(size)
     assert math.prod(factors) == size
     assert factors == sorted(factors)
     assert all(all(f % d for d in range(2, math.isqrt(f) + 1)) for f in factors)
@@ -33,7 +43,7 @@ def test_prime_factors_multiply_to_the_size(size):
 
 @given(size=st.integers(1, 3000), num_factors=st.integers(1, 6))
 def test_balanced_factors_pad_nothing(size, num_factors):
-    factors = tensor_train.balanced_factors(size, num_factors)
+    factors = balanced_factors(size, num_factors)
     assert math.prod(factors) == size
     assert len(factors) == num_factors
     assert factors == tuple(sorted(factors))
@@ -50,17 +60,17 @@ def test_balanced_factors_pad_nothing(size, num_factors):
     ],
 )
 def test_proposed_shapes(sizes, expected):
-    assert tensor_train.tt_shapes(*sizes) == expected
+    assert tt_shapes(*sizes) == expected
 
 
 def test_balanced_factors_are_balanced():
-    assert tensor_train.balanced_factors(300, 3) == (5, 6, 10)
+    assert balanced_factors(300, 3) == (5, 6, 10)
 
 
 @given(factors=factor_pairs)
 def test_rank_bounds_hold_every_matrix(factors):
     # The bound is sharp: a random matrix has these ranks, and they represent it exactly.
-    bounds = tensor_train.rank_bounds(*factors)
+    bounds = rank_bounds(*factors)
     shape = math.prod(factors[0]), math.prod(factors[1])
     matrix = np.random.default_rng(0).normal(size=shape)
     cores, error = tensor_train.matrix_to_tt(matrix, *factors, tolerance=1e-12)
@@ -70,21 +80,21 @@ def test_rank_bounds_hold_every_matrix(factors):
 
 
 def test_an_integer_rank_is_clipped():
-    assert tensor_train.resolve_ranks(100, (2, 2, 2, 2), (2, 2, 2, 2)) == (4, 16, 4)
-    assert tensor_train.resolve_ranks(3, (2, 2, 2, 2), (2, 2, 2, 2)) == (3, 3, 3)
-    assert tensor_train.resolve_ranks(5, (7,), (3,)) == ()
+    assert resolve_ranks(100, (2, 2, 2, 2), (2, 2, 2, 2)) == (4, 16, 4)
+    assert resolve_ranks(3, (2, 2, 2, 2), (2, 2, 2, 2)) == (3, 3, 3)
+    assert resolve_ranks(5, (7,), (3,)) == ()
 
 
 @pytest.mark.parametrize("ranks", [(2, 2), (5, 4, 4), (2, 2, 2, 2)])
 def test_a_rank_list_outside_the_bound_prints_it(ranks):
     with pytest.raises(ValueError, match=r"at most \(4, 16, 4\).*tt_ranks=\("):
-        tensor_train.resolve_ranks(ranks, (2, 2, 2, 2), (2, 2, 2, 2))
+        resolve_ranks(ranks, (2, 2, 2, 2), (2, 2, 2, 2))
 
 
 @settings(max_examples=10)  # JAX compiles each
 @given(factors=factor_pairs, rank=st.integers(1, 4), seed=st.integers(0, 10))
 def test_matrix_is_the_product_of_cores(factors, rank, seed):
-    ranks = tensor_train.resolve_ranks(rank, *factors)
+    ranks = resolve_ranks(rank, *factors)
     cores = random_cores(*factors, ranks, seed)
     got = to_numpy(tensor_train.tt_to_matrix([ops.convert_to_tensor(c) for c in cores]))
     np.testing.assert_allclose(got, oracles.tt_matrix(cores), rtol=1e-4, atol=1e-4)
@@ -101,12 +111,12 @@ def test_matrices_of_heads():
 @settings(max_examples=10)
 @given(factors=factor_pairs, rank=st.integers(1, 4), rows=st.integers(0, 3))
 def test_every_plan_gives_the_same_product(factors, rank, rows):
-    ranks = tensor_train.resolve_ranks(rank, *factors)
+    ranks = resolve_ranks(rank, *factors)
     cores = random_cores(*factors, ranks)
     x = np.random.default_rng(1).normal(size=(rows, 2, math.prod(factors[0]))).astype("float32")
     expected = x @ oracles.tt_matrix(cores)
     plans = [
-        tensor_train.ContractionPlan(split, left_first, 1, 0, 1, 1)
+        contraction.ContractionPlan(split, left_first, 1, 0, 1, 1)
         for split in range(len(cores))
         for left_first in (True, False)
     ]
@@ -126,8 +136,8 @@ def test_every_plan_gives_the_same_product(factors, rank, rows):
 def test_product_of_heads(split, shapes):
     cores = [np.stack([c, 2 * c + 1]) for c in random_cores(*shapes)]
     x = np.random.default_rng(1).normal(size=(2, 5, 12)).astype("float32")
-    plan = tensor_train.ContractionPlan(split, True, 1, 0, 1, 1)
-    got = to_numpy(tensor_train.tt_matmul_heads(x, cores, plan))
+    plan = contraction.ContractionPlan(split, True, 1, 0, 1, 1)
+    got = to_numpy(contraction.tt_matmul_heads(x, cores, plan))
     assert got.shape == (2, 2, 5, 6)
     for head in range(2):
         expected = x @ oracles.tt_matrix([core[head] for core in cores])
@@ -181,19 +191,19 @@ def test_tt_svd_arguments(arguments, message):
 @pytest.mark.parametrize("factors", [((2, 0), (2, 2)), ((2,), (2, 2)), ((), ())])
 def test_factors_are_positive_and_paired(factors):
     with pytest.raises(ValueError, match="as many positive input factors"):
-        tensor_train.check_factors(*factors)
+        check_factors(*factors)
 
 
 def test_a_given_plan_is_followed(monkeypatch):
     cores = random_cores((2, 3), (3, 2), (4,))
     monkeypatch.delattr(contraction, "plan_of")
-    plan = tensor_train.ContractionPlan(1, True, 1, 0, 1, 1)
+    plan = contraction.ContractionPlan(1, True, 1, 0, 1, 1)
     x = np.ones((2, 6), "float32")
     expected = x @ oracles.tt_matrix(cores)
     got = to_numpy(tensor_train.tt_matmul(x, cores, plan))
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
     heads = [ops.expand_dims(core, 0) for core in cores]
-    got = to_numpy(tensor_train.tt_matmul_heads(x[None], heads, plan))
+    got = to_numpy(contraction.tt_matmul_heads(x[None], heads, plan))
     np.testing.assert_allclose(got[0, 0], expected, rtol=1e-4, atol=1e-4)
 
 
@@ -207,20 +217,20 @@ def test_tt_svd_names_the_shape():
 @pytest.mark.parametrize("num_cores", [2, 3, 6, 10])
 def test_quantized_rank_2_has_16_n_minus_1_parameters(num_cores):
     shape = (2,) * num_cores
-    plan = tensor_train.contraction_plan(shape, shape, (2,) * (num_cores - 1))
+    plan = contraction.contraction_plan(shape, shape, (2,) * (num_cores - 1))
     assert plan.parameters == 16 * (num_cores - 1)
 
 
 def test_plan_of_a_large_map_has_two_balanced_blocks():
-    plan = tensor_train.contraction_plan((2,) * 10, (2,) * 10, (2,) * 9)
+    plan = contraction.contraction_plan((2,) * 10, (2,) * 10, (2,) * 9)
     assert plan.split == 5
     assert plan.flops_per_row == 2 * 2 * 1024 * 64
     assert plan.dense_flops_per_row == 2 * 1024**2
     assert "8.0 times fewer" in str(plan)
     # Small maps and ranks near the bound are cheaper formed.
-    assert tensor_train.contraction_plan((2,) * 6, (2,) * 6, (2,) * 5).split == 0
-    ranks = tensor_train.rank_bounds((2,) * 10, (2,) * 10)
-    assert tensor_train.contraction_plan((2,) * 10, (2,) * 10, ranks).split == 0
+    assert contraction.contraction_plan((2,) * 6, (2,) * 6, (2,) * 5).split == 0
+    ranks = rank_bounds((2,) * 10, (2,) * 10)
+    assert contraction.contraction_plan((2,) * 10, (2,) * 10, ranks).split == 0
 
 
 @pytest.mark.parametrize(
@@ -230,16 +240,16 @@ def test_suggested_shapes_fit_and_can_have_full_rank(sizes, budget):
     result = tensor_train.suggest_shapes(*sizes, max_parameters=budget)
     factors = result.tt_input_shape, result.tt_output_shape
     assert tuple(math.prod(f) for f in factors) == sizes
-    assert tensor_train.resolve_ranks(result.tt_ranks, *factors) == result.tt_ranks
+    assert resolve_ranks(result.tt_ranks, *factors) == result.tt_ranks
     cores = random_cores(*factors, result.tt_ranks)
     assert sum(core.size for core in cores) == result.plan.parameters <= budget
     assert np.linalg.matrix_rank(oracles.tt_matrix(cores), tol=1e-4) == min(sizes)
     # No pair of balanced factors is cheaper at the ranks that fit.
     for num_factors, rank in np.ndindex(5, 20):
-        first, second = (tensor_train.balanced_factors(size, num_factors + 1) for size in sizes)
+        first, second = (balanced_factors(size, num_factors + 1) for size in sizes)
         for other in ((first, second), (first, second[::-1])):
-            ranks = tensor_train.resolve_ranks(rank + 1, *other)
-            plan = tensor_train.contraction_plan(*other, ranks)
+            ranks = resolve_ranks(rank + 1, *other)
+            plan = contraction.contraction_plan(*other, ranks)
             if plan.parameters <= budget and suggestion._can_have_full_rank(*other, ranks):
                 assert result.plan.cost <= plan.cost
 
@@ -265,7 +275,7 @@ def test_suggested_shapes_find_the_structure_of_a_weight():
     exact = tensor_train.suggest_shapes(24, 24, max_error=0.0, weight=kronecker_weight(0.0))
     assert exact.relative_error < 1e-6
     # The cheapest of all that keep the error: not dearer than the dense matrix.
-    assert exact.plan.cost <= tensor_train.contraction_plan((24,), (24,), ()).cost
+    assert exact.plan.cost <= contraction.contraction_plan((24,), (24,), ()).cost
 
 
 @pytest.mark.parametrize("max_error", [0.05, 0.1])
@@ -306,7 +316,7 @@ def test_suggestions_name_limits_that_cannot_be_kept(limits, message):
 @pytest.mark.parametrize("value", [2.5, "a", b"ab", "", [2, "b"], (1.0, 2), [[2, 2]]])
 def test_ranks_and_factors_are_ints(value):
     with pytest.raises(ValueError, match=r"an int or a sequence of ints\. Received: tt_ranks="):
-        tensor_train.as_ints(value, "tt_ranks")
+        as_ints(value, "tt_ranks")
 
 
 @pytest.mark.parametrize(
@@ -314,16 +324,16 @@ def test_ranks_and_factors_are_ints(value):
     [(np.array(3), 3), (np.int32(3), 3), (np.array([2, 3]), (2, 3)), ([], ()), (None, None)],
 )
 def test_ranks_and_factors_become_what_json_holds(value, expected):
-    result = tensor_train.as_ints(value, "tt_ranks")
+    result = as_ints(value, "tt_ranks")
     assert result == expected
     assert type(result) is type(expected)
 
 
 def test_of_equal_plans_the_right_block_comes_first():
-    plan = tensor_train.contraction_plan((2,) * 10, (2,) * 10, (2,) * 9)
+    plan = contraction.contraction_plan((2,) * 10, (2,) * 10, (2,) * 9)
     assert (plan.split, plan.left_first) == (5, False)
     # Not if the left block makes the data smaller.
-    assert tensor_train.contraction_plan((32, 2), (2, 32), (4,)).left_first
+    assert contraction.contraction_plan((32, 2), (2, 32), (4,)).left_first
 
 
 @pytest.mark.parametrize("rows", [4, 32, 71])  # fewer than a group, one group, two and a rest
@@ -339,7 +349,7 @@ def test_gradients_of_two_blocks_are_those_of_the_dense_product(rows):
         return float(np.sum(weight * (np.asarray(x, "float64") @ oracles.tt_matrix(cores))))
 
     for split, left_first in [(0, True), (1, True), (2, False)]:
-        plan = tensor_train.ContractionPlan(split, left_first, 1, 0, 1, 1)
+        plan = contraction.ContractionPlan(split, left_first, 1, 0, 1, 1)
         grads = gradients(
             lambda *t, plan=plan: ops.sum(
                 ops.convert_to_tensor(weight, "float32")
@@ -362,9 +372,6 @@ def test_the_largest_rank_that_fits_is_suggested():
     # With the factors fixed, one rank more exceeds the budget.
     for budget in range(20, 260, 7):
         ranks = suggestion._largest_ranks((4, 5), (3, 4), budget)
-        sizes = [
-            sum(map(np.prod, tensor_train.core_shapes((4, 5), (3, 4), (rank,))))
-            for rank in range(1, 13)
-        ]
+        sizes = [sum(map(np.prod, core_shapes((4, 5), (3, 4), (rank,)))) for rank in range(1, 13)]
         fitting = [rank for rank, size in enumerate(sizes, 1) if size <= budget]
         assert ranks == ((max(fitting),) if fitting else None)

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from conformance import to_numpy, tokens
 
-from keras_tnattn.ops.tensor_train import tt_matmul_heads, tt_to_matrix
+from keras_tnattn.ops.tensor_train import tt_to_matrix
+from keras_tnattn.ops.tensor_train.contraction import tt_matmul_heads
 
 CODE = """
 import numpy as np, tensorflow as tf

@@ -197,3 +197,13 @@ def test_outputs_without_a_row_for_each_row_are_an_error():
 
     results = together(Wrong(), texts("a"), texts("b"))
     assert all(isinstance(r, RuntimeError) for r in results)
+
+
+def test_a_request_larger_than_the_queue_is_taken_when_nothing_waits():
+    batcher = Batcher(4, 0, 2, 1, lambda *_: None)
+    batcher._seconds_per_row = 10.0
+    batcher.check_room(3)
+    batcher.waiting = 2
+    with pytest.raises(RequestError, match="2 of 2 rows are waiting") as error:
+        batcher.check_room()
+    assert (error.value.status, error.value.headers) == (429, {"Retry-After": "20"})

@@ -40,7 +40,7 @@ def train(config, run):
     start_backend()
     import keras
 
-    from keras_tnattn_train.data.batches import ArrayBatches
+    from keras_tnattn.estimator.batches import ArrayBatches
     from keras_tnattn_train.runs.finishing import finish
     from keras_tnattn_train.runs.plots import learning_curves
     from keras_tnattn_train.runs.training import fit, start_session

@@ -1,5 +1,7 @@
 """What tests of several commands ask of a run's folder and of the command line."""
 
+import csv
+import os
 import signal
 import subprocess
 import sys
@@ -78,3 +80,23 @@ def killed_after(epochs, arguments, folder):
         process.send_signal(signal.SIGKILL)
     assert len(Run(folder).read_metrics()) >= epochs
     assert process.returncode == -signal.SIGKILL
+
+
+def predicted(arguments, backend=None):
+    """The table that `predict` writes in a new process, and the packages that it has imported."""
+    code = (
+        "import sys; from keras_tnattn_train.predict import main; status = main(sys.argv[1:]); "
+        "print(*sorted({name.partition('.')[0] for name in sys.modules})); sys.exit(status)"
+    )
+    environment = {**os.environ, **({"KERAS_BACKEND": backend} if backend else {})}
+    if backend is None:
+        environment.pop("KERAS_BACKEND", None)
+    process = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    *answer, modules = process.stdout.splitlines()
+    return list(csv.DictReader(answer)), set(modules.split())

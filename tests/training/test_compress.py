@@ -29,9 +29,10 @@ from keras_small.runtimes import file_outputs
 from keras_small.runtimes.forms import FORMS
 from keras_small.storage.sizes import byte_count
 from keras_tnattn.errors import cause_of
+from keras_tnattn.estimator.batches import outputs_of
+from keras_tnattn.estimator.parts import Part
 from keras_tnattn_train import compress
 from keras_tnattn_train.classify.loading import ClassifierRun, thin_out
-from keras_tnattn_train.classify.train import Part
 from keras_tnattn_train.cli import train
 from keras_tnattn_train.compress import FILES, main
 from keras_tnattn_train.data.numbers import halves
@@ -40,7 +41,6 @@ from keras_tnattn_train.options.options import choices
 from keras_tnattn_train.predict import main as predict
 from keras_tnattn_train.runs.compressed_folder import check_output, write
 from keras_tnattn_train.runs.saved_models import load_file, load_model
-from keras_tnattn_train.runs.training import outputs_of
 from keras_tnattn_train.system.files import WriteError
 from keras_tnattn_train.translate.loading import load_translator
 
@@ -541,12 +541,6 @@ def test_a_promise_is_printed_and_recorded(tmp_path, capsys):
     count = results["promise"]["count"]
     assert (results["promise"]["limit"], count["confidence"], count["rows"]) == (0.1, 0.9, 40)
     assert f"{count['flips']} of 40 rows held back" in capsys.readouterr().out
-
-
-def test_a_model_without_data_is_tried_on_rows_of_a_middling_length():
-    x = keras.Input((None, 4))
-    model = keras.Model(x, keras.layers.Conv1D(2, 5)(x))
-    assert compress._example(model, None).shape == (2, 8, 4)
 
 
 def test_the_runtime_reaches_compress(tmp_path, monkeypatch):

@@ -4,21 +4,22 @@ import io
 import json
 import os
 import shutil
-import subprocess
 import sys
 
 import keras
 import numpy as np
 import pytest
-from run_folders import EXPORTS, assert_refused, exporting
-from translator_runs import make_run
+from run_folders import EXPORTS, assert_refused, exporting, predicted
+from translator_runs import CORPUS, make_run
 
 from keras_tnattn_train.cli import train
+from keras_tnattn_train.data.pairs.prepared import Preparing, prepare
 from keras_tnattn_train.data.sentences import Row
 from keras_tnattn_train.predict import PredictOptions, _write, _Writer, main
 from keras_tnattn_train.runs.predictions import Prediction, Predictor
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.translate.loading import load_translator
+from keras_tnattn_train.translate.predicting import pieces_in
 
 tensorflow_only = pytest.mark.skipif(not EXPORTS, reason="only the TensorFlow backend exports")
 TEXTS = ["red blue", "one two three", "the grey"]
@@ -80,30 +81,10 @@ def test_an_exported_model_says_the_same(classifier, tmp_path):
             assert one["probabilities"] == pytest.approx(other["probabilities"], abs=2e-6)
 
 
-def modules_after(arguments, backend=None):
-    """The answer of a new process, and the packages that it has imported in the end."""
-    code = (
-        "import sys; from keras_tnattn_train.predict import main; status = main(sys.argv[1:]); "
-        "print(*sorted({name.partition('.')[0] for name in sys.modules})); sys.exit(status)"
-    )
-    environment = {**os.environ, **({"KERAS_BACKEND": backend} if backend else {})}
-    if backend is None:
-        environment.pop("KERAS_BACKEND", None)
-    process = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    *answer, modules = process.stdout.splitlines()
-    return table("\n".join(answer)), set(modules.split())
-
-
 @tensorflow_only
 def test_an_export_is_read_by_its_runtime_as_in_the_server(classifier, monkeypatch, capsys):
     pytest.importorskip("onnxruntime")
-    (row,), modules = modules_after([str(classifier[1]), "red blue"])
+    (row,), modules = predicted([str(classifier[1]), "red blue"])
     assert row["label"] == "a"
     assert not {"keras", "tensorflow", "jax", "sklearn", "matplotlib"} & modules
     folder = classifier[1] / "1/assets.extra/engines/onnxruntime"
@@ -123,11 +104,33 @@ def test_an_export_is_read_by_its_runtime_as_in_the_server(classifier, monkeypat
 
 def test_a_few_texts_need_no_other_backend_than_numpy(classifier):
     pytest.importorskip("jax")
-    (row,), modules = modules_after([str(classifier[0]), "red blue"])
+    (row,), modules = predicted([str(classifier[0]), "red blue"])
     assert row["label"] == "a"
     assert not {"tensorflow", "torch", "sklearn", "matplotlib", "pandas"} & modules
-    (same,), _ = modules_after([str(classifier[0]), "red blue"], keras.backend.backend())
+    (same,), _ = predicted([str(classifier[0]), "red blue"], keras.backend.backend())
     assert float(same["probability"]) == pytest.approx(float(row["probability"]), abs=2e-6)
+
+
+def test_a_sentence_needs_no_tensorflow(translator, tmp_path):
+    pytest.importorskip("jax")
+    (row,), modules = predicted([str(translator), "Eu, vi um gatos."])
+    assert row["score"]
+    assert not {"tensorflow", "torch", "sklearn", "matplotlib", "pandas"} & modules
+    (same,), _ = predicted([str(translator), "Eu, vi um gatos."], keras.backend.backend())
+    assert same["translation"] == row["translation"]
+    assert float(same["score"]) == pytest.approx(float(row["score"]), rel=1e-5)
+
+
+@tensorflow_only
+@pytest.mark.parametrize("tokenizer", ["joiners", "bert"])
+@pytest.mark.parametrize("lower_case", [False, True])
+def test_a_run_cuts_sentences_as_its_training_did(tokenizer, lower_case, tmp_path):
+    preparing = Preparing(80, lower_case=lower_case, tokenizer=tokenizer)
+    corpus = prepare(CORPUS, tmp_path / "prepared", preparing)
+    for tokenizer, pieces in zip(corpus.tokenizers, pieces_in(corpus.folder), strict=True):
+        for text in ("Eu, vi três gatos.", "I, saw CATS", "Três, c\u00c3es: 3.5"):
+            (ids,) = tokenizer.tokenize([text]).to_list()
+            assert pieces.ids(text) == ids
 
 
 def test_a_table_has_its_header_without_rows(classifier, tmp_path, capsys):

@@ -109,8 +109,8 @@ class CompressOptions(Options):
     bits: int | None = option(
         None,
         MODEL,
-        "minimum bits of the integers that store weights, 32 for floats alone (default: 2, with "
-        "factors of 8 or 4, whatever loses least; without a goal only the reports)",
+        "lowest integer width allowed; 32 keeps floats (faster, larger). Default: 2, with factors "
+        "of 8 or 4 bits, whatever loses least; without a goal only the reports",
         choices=(32, 8, 4, 3, 2),
     )
     coded: bool = option(
@@ -318,13 +318,12 @@ def _compress_file(path: Path, name: str, folder: Path, args: CompressOptions) -
         with _errors_of_export(folder), without_noise():
             result.export(folder / FILES[args.export])
     elif args.export:
-        from keras_small import export
-        from keras_tnattn.export import next_version
+        from keras_tnattn.export.signatures import next_version
 
         models = _export_folder(name, args)
         with _errors_of_export(models):
             version = models / str(next_version(models))
-            export(result.model, version, _example(model, data))
+            result.export(version)
         print(f"exported to {version}")
 
 
@@ -350,18 +349,6 @@ def _data(model: Any, args: CompressOptions) -> tuple[Any, Any]:
         )
     rows = read_numbers(Path(args.data), args.label_column)
     return halves(*rows, inputs[0].shape, inputs[0].dtype)
-
-
-def _example(model: Any, data: Any) -> Any:
-    """Returns two rows of inputs: of the data, or zeros."""
-    import keras
-
-    if data is not None:
-        return keras.tree.map_structure(lambda array: array[:2], data)
-    return keras.tree.map_structure(
-        lambda x: np.zeros((2, *(size or 8 for size in x.shape[1:])), x.dtype),
-        model.inputs[0] if isinstance(model, keras.Sequential) else model.input,
-    )
 
 
 def _compress_run(path: Path, folder: Path, args: CompressOptions) -> None:

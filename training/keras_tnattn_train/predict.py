@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from keras_tnattn_runtime.extras import installation
-from keras_tnattn_runtime.layout import portable_folder
+from keras_tnattn_runtime.layout import READER_RUNTIMES, RUNTIMES, portable_folder
 from keras_tnattn_train.commands import Command
 from keras_tnattn_train.data.sentences import COLUMNS, Row, from_file, from_strings
 from keras_tnattn_train.options.apps import Program
@@ -32,21 +32,22 @@ from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.runs.counter import Counter
 from keras_tnattn_train.runs.packaged import packaged_models
 from keras_tnattn_train.runs.predictions import (
+    CONTINUATION_COLUMNS,
     TRANSLATION_COLUMNS,
     Prediction,
     Predictor,
     Problem,
+    continuation,
     label_columns,
     labels,
     probability_column,
+    share_out_tokens,
     translation,
 )
 from keras_tnattn_train.system.files import read_object, replacing
 from keras_tnattn_train.tasks import command_of, task_commands
 
 FORMATS = ("csv", "jsonl", "lines")
-# The runtimes of the files of a portable folder, by the ends of their names.
-_RUNTIMES = {".onnx": "onnxruntime", ".tflite": "ai_edge_litert"}
 BATCHES = 32  # that are read and sorted by length together
 EXAMPLES = """\
 examples:
@@ -290,13 +291,10 @@ def _portable(path: Path, exported: bool) -> Path | None:
     folder = portable_folder(path)
     if folder is None:
         return None
-    if read_object(folder / "text.json", "Export again").get("task") == "language":
-        raise InputError(
-            "Expected a run, or an export of a classifier or a translator. Received: "
-            f"model={path}, a language model: keras-tnattn generate {path} PROMPT"
-        )
     suffixes = {file.suffix for file in folder.iterdir()}
-    is_readable = any(s in suffixes and importlib.util.find_spec(m) for s, m in _RUNTIMES.items())
+    runtimes = [RUNTIMES[name] for name in READER_RUNTIMES]
+    packages = [runtime.package for runtime in runtimes if runtime.suffix in suffixes]
+    is_readable = any(map(importlib.util.find_spec, packages))
     return folder if is_readable or not exported else None
 
 
@@ -308,7 +306,12 @@ def _predictor_of_reader(folder: Path) -> Predictor:
 
 
 def _predictor_of_loaded(model: Any) -> Predictor:
-    """Returns what predicts with a classifier or translator of `keras_tnattn_runtime.reader`."""
+    """Returns what predicts with a model of `keras_tnattn_runtime.reader`."""
+    if hasattr(model, "tokens"):
+        return Predictor(
+            lambda texts: [[continuation(_continue(model, text))] for text in texts],
+            CONTINUATION_COLUMNS,
+        )
     if hasattr(model, "n_best"):
         return Predictor(
             lambda texts: [[translation(*best[0])] for best in model.n_best(texts)],
@@ -318,6 +321,17 @@ def _predictor_of_loaded(model: Any) -> Predictor:
         lambda texts: labels(model.probabilities(texts), model.class_names, model.ids(texts)),
         label_columns(model.class_names),
     )
+
+
+def _continue(model: Any, text: str) -> str:
+    """Returns the most probable tokens after a text, as a run of `language` does."""
+    from keras_tnattn_train.language.tokens import END
+
+    longest, count = share_out_tokens(model.max_length)
+    with input_errors():
+        ids = model.prompt(text)[-longest:]
+    chosen = (int(logits[1:].argmax()) + 1 for logits in model.logits(ids, count))
+    return "".join(map(model.tokens.decoder(), itertools.takewhile(lambda n: n != END, chosen)))
 
 
 def _command(path: Path) -> Command:

@@ -705,7 +705,6 @@ def test_a_healing_that_lowers_the_metric_is_undone(bits):
     ("options", "match"),
     [
         ({"goal": 0.5}, "factor=0.5"),
-        ({"goal": "8"}, "factor='8'"),
         ({"goal": 1e6}, "factor of at most"),
         ({"goal": 2.0, "formats": ["svd"]}, "svd"),
         ({"goal": 2.0, "bits": 5}, "32 for floats.* bits=5"),

@@ -4,9 +4,9 @@ import keras
 import numpy as np
 import pytest
 from compressing import Holder, compress, error_of
-from conformance import to_numpy
+from conformance import assert_same_arrays, to_numpy
 
-from keras_small import Within
+from keras_small import Data, Promise, Smaller, Within, logits_divergence
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(32, 32)).astype("float32")
@@ -177,16 +177,133 @@ def test_progress_is_printed_if_asked_for(capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("goal", "message"),
     [
-        ((ROWS,), r"factor=array.*data="),
-        (("8",), r"Expected a number. Received: factor='8'$"),
+        (ROWS, r"Received: goal=array.*\. Inputs are the argument data: compress\(model, 8, data="),
+        ([ROWS], r"Inputs are the argument data"),
+        (Data(ROWS), r"Inputs are the argument data"),
+        ((batch for batch in [ROWS]), r"Inputs are the argument data"),
+        ("8", r"Smaller\(factor\), Within\(.*Received: goal='8', a text: pass the number 8$"),
+        ("small", r"goal='small', a text$"),
+        (Smaller, r"a class: pass Smaller\(\.\.\.\), an instance$"),
+        (Promise, r"a class: pass Promise\(\.\.\.\), an instance$"),
+        (float, r"goal=<class 'float'>, a class$"),
+        (True, r"goal=True$"),
     ],
 )
-def test_arrays_among_the_numbers_are_cut_short(arguments, message):
+def test_what_is_no_goal_is_refused_with_the_goals(goal, message):
     with pytest.raises(ValueError, match=message) as error:
-        compress(sequential(keras.layers.Dense(32)), *arguments)
-    assert len(str(error.value)) < 150
+        compress(sequential(keras.layers.Dense(32)), goal, 8)
+    assert len(str(error.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        lambda model: model.predict(ROWS, verbose=0),
+        lambda model: np.array([0.5]),
+        lambda model: "0.5",
+        lambda model: None,
+        lambda model: {"accuracy": 0.5},
+    ],
+    ids=["outputs", "one in a list", "text", "nothing", "dict"],
+)
+def test_a_metric_that_returns_no_number_is_named(metric):
+    with pytest.raises(ValueError, match=r"one number.*Received: metric\(model\)=") as error:
+        compress(sequential(keras.layers.Dense(32)), Smaller(2, metric=metric), verbose=0)
+    assert len(str(error.value)) < 200
+
+
+@pytest.mark.parametrize("metric", [keras.metrics.CategoricalAccuracy(), keras.losses.Loss, "acc"])
+def test_a_metric_is_a_function_of_a_model(metric):
+    with pytest.raises(ValueError, match=r"a function of a model, such as lambda .*evaluate"):
+        Smaller(2, metric=metric)
+
+
+def test_a_metric_may_return_a_number_of_any_library():
+    model = sequential(keras.layers.Dense(32))
+    for value in (np.float32(0.5), np.array(0.5), keras.ops.convert_to_tensor(0.5), 1, True):
+        goal = Smaller(2, metric=lambda model, value=value: value)
+        assert compress(model, goal, verbose=0).report.metric_before == float(value)
+
+
+@pytest.mark.parametrize("coded", ["yes", 1, None])
+def test_coded_is_true_or_false(coded):
+    with pytest.raises(ValueError, match=rf"True or False. Received: coded={coded!r}"):
+        compress(sequential(keras.layers.Dense(32)), 2, coded=coded)
+
+
+def two_inputs():
+    inputs = [keras.Input((32,)), keras.Input((5, 32))]
+    return keras.Model(inputs, [keras.layers.Dense(8)(x) for x in inputs])
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (ROWS[0], r"\(None, 32\). Received: data of shape \(32,\), a single row.* data\[None\]"),
+        ([ROWS[0]], "a single row"),
+        ((ROWS, np.zeros(5)), "as many labels as rows.*32 rows and 5 labels"),
+    ],
+    ids=["row", "row in a list", "labels"],
+)
+def test_data_of_another_shape_than_rows(data, message):
+    with pytest.raises(ValueError, match=message):
+        compress(sequential(keras.layers.Dense(32)), 2, data=data, verbose=0)
+
+
+def test_labels_in_the_place_of_an_input():
+    model = two_inputs()
+    other = RNG.normal(size=(32, 5, 32)).astype("float32")
+    with pytest.raises(ValueError, match=r"\(32, 32\) and \(32,\). Pass labels, .*labels\)"):
+        compress(model, 2, data=(ROWS, np.zeros(32)), verbose=0)
+    for data in ((ROWS, other), ((ROWS, other), np.zeros(32)), [ROWS, other]):
+        assert compress(model, 2, data=data, verbose=0).report.rows == 32
+
+
+@pytest.mark.parametrize("filters", ["nothing", [], lambda layer: False])
+def test_filters_that_select_nothing_are_refused_before_any_work(filters, capsys):
+    model = sequential(keras.layers.Dense(32, name="first"), keras.layers.Dense(32, name="second"))
+    for goal in (2, None):
+        with pytest.raises(ValueError, match=r"select a layer.*, of first, second. Received: f"):
+            compress(model, goal, filters=filters)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_layer_is_no_filter():
+    model = sequential(keras.layers.Dense(32, name="first"))
+    with pytest.raises(ValueError, match=r"a layer: pass its name, 'first'"):
+        compress(model, 2, filters=model.layers[0])
+
+
+@pytest.mark.parametrize("formats", [None, 3])
+def test_formats_are_names(formats):
+    with pytest.raises(ValueError, match=rf"or \(\) for none. Received: formats={formats}"):
+        compress(sequential(keras.layers.Dense(32)), 2, formats=formats)
+
+
+def named(x):
+    return keras.ops.tanh(x)
+
+
+def test_a_lambda_that_keras_cannot_load_is_named(capsys):
+    def model_of(function):
+        return sequential(keras.layers.Lambda(function, name="mine"), keras.layers.Dense(32))
+
+    with pytest.raises(ValueError, match=r"Lambda layer mine, whose function uses keras, which"):
+        compress(model_of(lambda x: keras.ops.tanh(x)), 2)
+    assert capsys.readouterr().out == ""
+    for function in (named, lambda x: 2 * abs(x)):
+        assert compress(model_of(function), 2, verbose=0).report.ratio > 2
+
+
+def test_the_divergence_of_logits_is_not_that_of_probabilities():
+    model = sequential(keras.layers.Dense(32), keras.layers.Dense(4, "softmax"))
+    result = compress(model, 2, data=ROWS, verbose=0)
+    before = result.model.get_weights()
+    with pytest.raises(ValueError, match=r"returns logits. Received: loss=logits_divergence"):
+        result.heal(ROWS, loss=logits_divergence)
+    assert_same_arrays(result.model.get_weights(), before)
 
 
 def test_data_of_another_shape_are_not_printed():

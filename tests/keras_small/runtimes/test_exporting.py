@@ -13,9 +13,10 @@ from slow_cases import slow_but
 from keras_small import compress, export
 from keras_small.formats import chains, low_rank
 from keras_small.formats.recurrent import quantize_cells
-from keras_small.runtimes import file_costs, file_sizes
-from keras_small.runtimes.expected import Expected, minimum_exact
-from keras_small.runtimes.exporting import write_file
+from keras_small.runtimes import file_costs
+from keras_small.runtimes.computation import Expected, minimum_exact
+from keras_small.runtimes.examples import example_of
+from keras_small.runtimes.exporting import file_sizes, write_file
 from keras_small.runtimes.forms import FORMS
 from keras_small.storage import (
     AdaptiveEmbedding,
@@ -27,9 +28,9 @@ from keras_small.storage.layer_chain import chain_of
 from keras_small.storage.quantized import quantized_layer
 from keras_small.storage.recurrent import on_other_cells
 from keras_small.survey.calibration import Statistics
-from keras_tnattn.export.partial import partial_folder
 from keras_tnattn.layers import GraphTensorNetwork, LowRankEmbedding, TTDense, TTEmbedding
 from keras_tnattn.models import language_model, text_classifier
+from keras_tnattn_runtime.folders import partial_folder
 
 BACKEND = keras.backend.backend()
 SUFFIXES = {form.name: suffix for suffix, form in FORMS.items()}
@@ -265,7 +266,7 @@ def factored_convolution(bits):
     layer = keras.layers.Conv2D(64, 3, padding="same", activation="relu")
     layer.build((None, 12, 12, 64))
     kernel = keras.ops.convert_to_numpy(layer.kernel)
-    chain = chain_of(layer, convolution_factors.tucker_factors(kernel, (24, 32)))
+    chain = chain_of(layer, next(convolution_factors.tucker_factors(kernel, [(24, 32)])))
     chain = chain if bits is None else chains.quantize_chain(chain, bits, None)
     return keras.Sequential(
         [keras.Input((12, 12, 64)), chain, keras.layers.GlobalAveragePooling2D()]
@@ -542,6 +543,14 @@ def test_a_runtime_that_is_missing_is_named(tmp_path, monkeypatch):
         export(classifier(), tmp_path / f"model{SUFFIXES[form]}")
 
 
+def test_a_saved_model_needs_tensorflow_and_names_it(tmp_path, monkeypatch):
+    if BACKEND not in BACKENDS["SavedModel"]:
+        pytest.skip("writes no SavedModel")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"package tensorflow\. .*'\.\[tensorflow\]'"):
+        export(classifier(), tmp_path / "model")
+
+
 def integer_products():
     """Looks up and multiplies with integers of 4 and 8 bits."""
     layers = keras.layers
@@ -669,3 +678,9 @@ def test_a_file_larger_than_its_small_model_says_so(tmp_path, capsys):
     export(result.model, tmp_path / "model.xml")
     export(keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)]), tmp_path / "x.tflite")
     assert "note" not in capsys.readouterr().out
+
+
+def test_a_model_without_data_is_tried_on_rows_of_a_middling_length():
+    x = keras.Input((None, 4))
+    model = keras.Model(x, keras.layers.Conv1D(2, 5)(x))
+    assert example_of(model, None).shape == (2, 8, 4)

@@ -40,9 +40,9 @@ def test_full_ranks_are_exact(moment):
     first, second, errors = factors.channel_factors(KERNEL, moment)
     np.testing.assert_allclose(factors.product(first, second), KERNEL, atol=1e-9)
     assert errors[-1] < 1e-9
-    inner, core, outer = factors.tucker_factors(KERNEL, (5, 7), moment)
+    inner, core, outer = next(factors.tucker_factors(KERNEL, [(5, 7)], moment))
     np.testing.assert_allclose(factors.product(inner, core, outer), KERNEL, atol=1e-2)
-    first, second = factors.spatial_factors(KERNEL, 14, moment)
+    first, second = next(factors.spatial_factors(KERNEL, [14], moment))
     np.testing.assert_allclose(factors.product(first, second), KERNEL, atol=1e-2)
 
 
@@ -60,7 +60,7 @@ def test_a_channel_counts_by_its_energy_at_each_tap():
     loud, quiet = RNG.normal(size=(2, 400))
     patches = np.stack([3 * loud, quiet, -3 * loud, quiet], axis=1)  # taps, then channels
     kernel = np.linalg.qr(RNG.normal(size=(8, 2)))[0].reshape(2, 4, 2).transpose(0, 2, 1)
-    inner, _, _ = factors.tucker_factors(kernel, (1, 4), patches.T @ patches / 400)
+    inner, _, _ = next(factors.tucker_factors(kernel, [(1, 4)], patches.T @ patches / 400))
     assert abs(inner[0, 0]) > 0.9
 
 
@@ -74,8 +74,8 @@ def test_the_moment_reduces_the_error_of_the_outputs():
 
     ways = [
         channel,
-        lambda moment: factors.product(*factors.tucker_factors(KERNEL, (3, 4), moment)),
-        lambda moment: factors.product(*factors.spatial_factors(KERNEL, 6, moment)),
+        lambda moment: factors.product(*next(factors.tucker_factors(KERNEL, [(3, 4)], moment))),
+        lambda moment: factors.product(*next(factors.spatial_factors(KERNEL, [6], moment))),
     ]
     for way in ways:
         assert output_error(way(MOMENT)) < 0.9 * output_error(way(None))
@@ -83,9 +83,9 @@ def test_the_moment_reduces_the_error_of_the_outputs():
 
 def test_least_squares_has_no_better_neighbor():
     """Neither the core of Tucker-2 nor the second spatial kernel can be improved."""
-    inner, core, outer = factors.tucker_factors(KERNEL, (3, 4), MOMENT)
+    inner, core, outer = next(factors.tucker_factors(KERNEL, [(3, 4)], MOMENT))
     best = output_error(factors.product(inner, core, outer))
-    first, second = factors.spatial_factors(KERNEL, 6, MOMENT)
+    first, second = next(factors.spatial_factors(KERNEL, [6], MOMENT))
     best_spatial = output_error(factors.product(first, second))
     for _ in range(20):
         changed = core + 0.01 * RNG.normal(size=core.shape)
@@ -111,7 +111,7 @@ def test_one_axis_and_three():
     approximation = factors.product(first[..., :2], second[:2])
     assert factors.kernel_error(kernel, approximation) == pytest.approx(errors[2])
     kernel = RNG.normal(size=(2, 3, 2, 4, 6))
-    first, second = factors.spatial_factors(kernel, 8)
+    first, second = next(factors.spatial_factors(kernel, [8]))
     assert first.shape == (2, 1, 1, 4, 8)
     assert second.shape == (1, 3, 2, 8, 6)
     np.testing.assert_allclose(factors.product(first, second), kernel, atol=1e-4)
@@ -120,10 +120,10 @@ def test_one_axis_and_three():
 @pytest.mark.parametrize("moment", [None, MOMENT])
 def test_a_series_has_the_factors_of_each_rank(moment):
     pairs = [(5, 7), (2, 4), (1, 1)]
-    for ranks, parts in zip(pairs, factors.tucker_series(KERNEL, pairs, moment), strict=True):
-        expected = factors.product(*factors.tucker_factors(KERNEL, ranks, moment))
+    for ranks, parts in zip(pairs, factors.tucker_factors(KERNEL, pairs, moment), strict=True):
+        expected = factors.product(*next(factors.tucker_factors(KERNEL, [ranks], moment)))
         np.testing.assert_allclose(factors.product(*parts), expected, atol=1e-8)
     numbers = [11, 4, 1]
-    for rank, parts in zip(numbers, factors.spatial_series(KERNEL, numbers, moment), strict=True):
-        expected = factors.product(*factors.spatial_factors(KERNEL, rank, moment))
+    for rank, parts in zip(numbers, factors.spatial_factors(KERNEL, numbers, moment), strict=True):
+        expected = factors.product(*next(factors.spatial_factors(KERNEL, [rank], moment)))
         np.testing.assert_allclose(factors.product(*parts), expected, atol=1e-8)

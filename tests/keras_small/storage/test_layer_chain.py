@@ -32,9 +32,9 @@ def factorings(kernel):
     """Factors of less than the full ranks, by name."""
     first, second, _ = factors.channel_factors(kernel)
     yield "channel", [first[..., :3], second[:3]]
-    yield "tucker", factors.tucker_factors(kernel, (2, 3))
+    yield "tucker", next(factors.tucker_factors(kernel, [(2, 3)]))
     if kernel.ndim > 3:
-        yield "spatial", factors.spatial_factors(kernel, 4)
+        yield "spatial", next(factors.spatial_factors(kernel, [4]))
 
 
 @pytest.mark.parametrize("name", slow_but(["plain", "dilated"], CONVS))
@@ -88,7 +88,7 @@ def test_options_go_over():
         (None, 8, 8, 5),
     )
     layer.trainable = False
-    new = chain_of(layer, factors.tucker_factors(to_numpy(layer.kernel), (2, 3)))
+    new = chain_of(layer, next(factors.tucker_factors(to_numpy(layer.kernel), [(2, 3)])))
     assert [part.activation.__name__ for part in new.parts] == ["linear", "linear", "relu"]
     assert [part.use_bias for part in new.parts] == [False, False, True]
     assert all(part.kernel_regularizer is not None for part in new.parts)

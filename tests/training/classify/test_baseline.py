@@ -1,6 +1,6 @@
 from keras_tnattn_train.classify.baseline import linear_svms, most_frequent_class
 from keras_tnattn_train.classify.config import ClassifyConfig
-from keras_tnattn_train.data.texts import LabeledTexts
+from keras_tnattn_train.data.texts.labeled import LabeledTexts
 
 
 def test_the_baseline_learns_words_on_the_split_of_the_seed():

@@ -42,7 +42,7 @@ def test_the_registry_knows_which_layers_compare_all_pairs(attention):
         make = find_attention(attention).make
         layer = make(config.num_heads, config.embedding_dim, **config.attention_options)
         expected = adapter_of(layer).compares_pairs(MOST_WORDS, config.embedding_dim)
-        assert config.compares_pairs is expected, options
+        assert config.settings.compares_pairs is expected, options
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import numpy as np
 from sklearn.metrics import f1_score, precision_score, recall_score
 
 from keras_tnattn import MaskedAveragePooling1D, TokenEmbedding
+from keras_tnattn.estimator.batches import outputs_of
 from keras_tnattn_train.classify import reports
-from keras_tnattn_train.runs.training import outputs_of
 
 
 def read(path):

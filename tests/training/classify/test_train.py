@@ -18,16 +18,19 @@ from run_folders import (
 )
 from slow_cases import slow_but
 
-from keras_tnattn.models import ATTENTIONS as CLASSIFIERS
+from keras_tnattn.estimator import parts
+from keras_tnattn.estimator.batches import TextBatches
+from keras_tnattn.estimator.building import compiled_model
+from keras_tnattn.estimator.parts import what_is_read, words_to_read
+from keras_tnattn.estimator.settings import Settings
+from keras_tnattn.models.attentions import ATTENTIONS as CLASSIFIERS
 from keras_tnattn.ops.time_graph import PowerLaw, Window
-from keras_tnattn_train.classify import train
 from keras_tnattn_train.classify.config import ATTENTIONS, ClassifyConfig
 from keras_tnattn_train.classify.loading import ClassifierRun
 from keras_tnattn_train.classify.texts import warning_without_spaces
-from keras_tnattn_train.classify.train import _a_sentence, _words_to_read, compiled_model
+from keras_tnattn_train.classify.train import _a_sentence
 from keras_tnattn_train.cli import train as main
-from keras_tnattn_train.data.batches import TextBatches
-from keras_tnattn_train.data.texts import split_rows
+from keras_tnattn_train.data.texts.labeled import split_rows
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.runs.run import Run, from_json
 
@@ -81,7 +84,7 @@ def test_a_resumed_run_fits_no_second_svm(tmp_path, monkeypatch):
         fits.append(ids.shape)
         model.set_weights([np.zeros_like(weight) for weight in model.get_weights()])
 
-    monkeypatch.setattr("keras_tnattn_train.classify.initial_weights.start_from_svm", start)
+    monkeypatch.setattr("keras_tnattn.estimator.initial_weights.start_from_svm", start)
     folder = tmp_path / "run"
     options = ["--learning-rate", "1e-30", "--attention", "none", "--epochs", "2"]
     options += ["--validation-fraction", "0"]  # so that the trained weights are kept
@@ -160,7 +163,7 @@ def test_the_options_of_the_model_reach_its_layers():
     options = {"position_encoding": "learned", "feedforward": "tensor_train"}
     options |= {"embedding": "low_rank", "embedding_tt_ranks": 3, "window": 3, **sizes}
     config = ClassifyConfig(attention="tsa", time_graph="window", **options)
-    model = compiled_model(config, 30, 2, 100)
+    model = compiled_model(config.settings, 30, 2, 100)
     attention = model.get_layer("attention")
     assert attention.time_graphs == (Window(3),) * 2
     assert model.get_layer("positions").max_length == 9
@@ -168,11 +171,11 @@ def test_the_options_of_the_model_reach_its_layers():
     assert {"LowRankEmbedding", "LearnedPositionEncoding", "TTDense"} <= set(kinds)
     assert model.get_layer("embedding").rank == 3
     power_law = ClassifyConfig(attention="tga", time_graph="power_law", exponent=1.5, **sizes)
-    attention = compiled_model(power_law, 30, 2, 100).get_layer("attention").attention
+    attention = compiled_model(power_law.settings, 30, 2, 100).get_layer("attention").attention
     assert attention.time_graphs[0] == PowerLaw(1.5)
     plain = ClassifyConfig(attention="tsa", **sizes)
     learned = plain.replace(time_graph="exponential")
-    plain, trained = (compiled_model(config, 30, 2, 100) for config in (plain, learned))
+    plain, trained = (compiled_model(config.settings, 30, 2, 100) for config in (plain, learned))
     assert trained.count_params() == plain.count_params() + 2 * 2  # two numbers for each head
 
 
@@ -186,7 +189,8 @@ def test_a_recipe_decides_defaults():
     with pytest.raises(InputError, match="validation_fraction=0, early_stopping=2"):
         ClassifyConfig(early_stopping=2, validation_fraction=0.0)
     assert ClassifyConfig(recipe="paper", epochs=3).epochs == 3
-    layers = [{x.name for x in compiled_model(c, 30, 2, 100).layers} for c in (tuned, paper)]
+    models = [compiled_model(config.settings, 30, 2, 100) for config in (tuned, paper)]
+    layers = [{layer.name for layer in model.layers} for model in models]
     assert layers[0] - layers[1] == {"word_dropout", "normalization"}
     assert layers[1] - layers[0] == {"hidden", "hidden_dropout"}
 
@@ -196,7 +200,7 @@ def test_a_recipe_decides_defaults():
 def test_the_dropout_of_a_recipe(recipe, attention, rates):
     config = ClassifyConfig(recipe=recipe, attention=attention, embedding_dim=8, max_words=9)
     assert (config.word_dropout, config.dropout) == rates
-    model = compiled_model(config, 30, 2, 100)
+    model = compiled_model(config.settings, 30, 2, 100)
     assert model.get_layer("pooling_dropout").rate == rates[1]
     words = [layer.rate for layer in model.layers if layer.name == "word_dropout"]
     assert words == [rate for rate in rates[:1] if rate]
@@ -212,7 +216,7 @@ def test_the_dropout_of_a_recipe(recipe, attention, rates):
 
 def test_the_schedule_ends_at_zero():
     config = ClassifyConfig(embedding_dim=8, epochs=3, batch_size=40)
-    schedule = compiled_model(config, 30, 2, 3).optimizer._learning_rate
+    schedule = compiled_model(config.settings, 30, 2, 3).optimizer._learning_rate
     assert float(schedule(0)) == pytest.approx(config.learning_rate)
     assert float(schedule(9)) == pytest.approx(0)  # three steps in each epoch
     assert float(schedule(8)) > 0
@@ -227,7 +231,7 @@ def test_rare_classes_count_as_much_as_frequent_ones(tmp_path, monkeypatch):
             super().__init__(inputs, labels, batch_size, seed, sample_weights)
             weights["labels"], weights["weights"] = labels, sample_weights
 
-    monkeypatch.setattr("keras_tnattn_train.classify.train.TextBatches", Watched)
+    monkeypatch.setattr("keras_tnattn.estimator.building.TextBatches", Watched)
     table = tmp_path / "table.csv"
     rows = [f"word{i % 7} the,{'b' if i % 4 == 0 else 'a'}" for i in range(40)]
     table.write_text("\n".join(["text,label", *rows]) + "\n")
@@ -439,7 +443,7 @@ LONG, TSA = [100] * 97 + [9000] * 3, {"attention": "tsa"}
 
 class TestWordsToRead:
     def chosen(self, lengths, **options):
-        return _words_to_read(ClassifyConfig(**options), np.array(lengths))
+        return words_to_read(ClassifyConfig(**options).settings, np.array(lengths))
 
     @pytest.mark.parametrize(
         ("lengths", "options", "words"),
@@ -466,17 +470,16 @@ class TestWordsToRead:
     def test_the_training_part_decides(self, lengths, options, words):
         assert self.chosen(lengths, **options) == words
 
-    def test_what_is_cut_off_is_told(self, capsys):
-        self.chosen([100, 300], max_words=200)
-        assert capsys.readouterr().out == (
+    def test_what_is_cut_off_is_told(self):
+        assert what_is_read(Settings(), np.array([100, 300]), 200) == (
             "  the first 200 words of a text are read; 50.0% of the training texts are longer, and "
-            "25.0% of their words are cut off (--max-words)\n"
+            "25.0% of their words are cut off"
         )
-        self.chosen([100, 300], split="characters")
-        assert capsys.readouterr().out == "  texts are read whole, up to 300 characters\n"
+        characters = what_is_read(Settings(split="characters"), np.array([100, 300]), 300)
+        assert characters == "  texts are read whole, up to 300 characters"
 
     def test_ids_of_many_texts_are_few(self, monkeypatch):
-        monkeypatch.setattr(train, "LARGEST_IDS", 50_000)
+        monkeypatch.setattr(parts, "LARGEST_IDS", 50_000)
         assert self.chosen([3000] * 100) == 500
         assert self.chosen([3000] * 1000) == 200
 

@@ -13,7 +13,8 @@ from sklearn.svm import LinearSVC
 
 from keras_tnattn_train.classify.evaluate import _scores
 from keras_tnattn_train.cli import main
-from keras_tnattn_train.data.texts import load_texts, split_rows
+from keras_tnattn_train.data.texts import load_texts
+from keras_tnattn_train.data.texts.labeled import split_rows
 
 WORDS = {"a": ["red", "blue", "green"], "b": ["one", "two", "three"], "c": ["cat", "dog", "cow"]}
 OPTIONS = "--embedding-dim 8 --epochs 1 --batch-size 16 --jit-compile off"

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from keras_tnattn_train.data.pairs import cldr
-from keras_tnattn_train.data.pairs.corpus import cut_parts
-from keras_tnattn_train.data.pairs.loading import ParallelCorpus, load_pairs
+from keras_tnattn_train.data.pairs.corpus import ParallelCorpus, cut_parts
+from keras_tnattn_train.data.pairs.loading import load_pairs
 from keras_tnattn_train.options.errors import InputError
 
 PAIRS = [(f"fonte {i}", f"source {i}") for i in range(40)]

@@ -89,3 +89,7 @@ def test_other_delimiters_are_those_of_the_training(tmp_path, delimiter):
     path.write_text("\n".join(lines).replace(";", delimiter))
     assert rows(path) == [Row(2, f"a{delimiter} b"), Row(3, "c")]
     assert [row.text for row in rows(path, "label")] == ["x", "y"]
+
+
+def test_a_text_of_characters_that_nobody_sees_is_empty():
+    assert [row.problem for row in from_strings(["a\u200b", "\u200b \ufeff"])] == [None, "empty"]

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from keras_tnattn_runtime.stored import stored_array
 from keras_tnattn_train.data.pairs.corpus import StoredPairs, _numbers
 from keras_tnattn_train.data.pairs.loading import load_pairs
-from keras_tnattn_train.data.stored import StoredTexts, stored_array
+from keras_tnattn_train.data.stored import StoredTexts
 from keras_tnattn_train.data.texts import load_texts
 from keras_tnattn_train.options.errors import InputError
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from sklearn.utils import Bunch
 
-from keras_tnattn_train.data.texts import LabeledTexts, docstrings, load_texts, split_rows
+from keras_tnattn_train.data.texts import docstrings, load_texts
+from keras_tnattn_train.data.texts.labeled import LabeledTexts, split_rows
 from keras_tnattn_train.options.errors import InputError
 
 

@@ -3,11 +3,13 @@
 import copy
 import dataclasses
 
+import keras
 import pytest
 from language_models import TOKENS, small_language_model
 from portable_models import NAMES, RUNTIMES, TEXTS, classifier, talkative
 from translator_runs import make_run
 
+from keras_tnattn import TokenEmbedding, TransformerDecoder, models
 from keras_tnattn.text.words import WordVectorizer
 from keras_tnattn_runtime import reader
 from keras_tnattn_train.exports import Classifier, LanguageModel, Portable, Translator, export
@@ -86,6 +88,33 @@ LANGUAGE = [
     ("grows", [True], "does not compute what text.json describes"),
     ("files", {}, "files for prompt"),
 ]
+# A model that has vectors of 9 positions, and none for a tenth one.
+SHORT = [
+    ("max_length", 10, "does not compute what text.json describes"),
+    ("max_length", 1_000_000, "does not compute what text.json describes"),
+]
+
+
+class Positions(keras.layers.Layer):
+    def build(self, input_shape):
+        self.table = self.add_weight((9, input_shape[-1]), name="table")
+
+    def call(self, inputs, start_index=0):
+        places = keras.ops.arange(keras.ops.shape(inputs)[1]) + start_index
+        return inputs + keras.ops.take(self.table, places, axis=0)
+
+
+def short_language_model():
+    keras.utils.set_random_seed(0)
+    decoder = TransformerDecoder(
+        keras.layers.MultiHeadAttention(2, 8), None, feedforward_dim=16, norm_first=True
+    )
+    return models.LanguageModel(
+        TokenEmbedding(TOKENS.vocabulary_size, 16),
+        Positions(),
+        [decoder],
+        max_length=9,
+    )
 
 
 def export_of(kind, folder, runtime):
@@ -98,7 +127,7 @@ def export_of(kind, folder, runtime):
         task = Translator(talkative(*tokenizers, "sdpa"), *tokenizers)
         return export(task, folder / "new", Portable(runtime))
     tokens = dataclasses.asdict(TOKENS)
-    model = small_language_model("sdpa")
+    model = small_language_model("sdpa") if kind == "language" else short_language_model()
     return export(LanguageModel(model, tokens), folder / "new", Portable(runtime))
 
 
@@ -132,6 +161,7 @@ CASES = [
     *(("classifier", *case) for case in CLASSIFIER),
     *(("translator", *case) for case in TRANSLATOR),
     *(("language", *case) for case in LANGUAGE),
+    *(("short language", *case) for case in SHORT),
 ]
 # What is seen by running the files, which each runtime does in its own way.
 RUN = [case for case in CASES if case[3].startswith(("does not compute", "size=", "Expected 3"))]

@@ -226,3 +226,10 @@ def test_other_numbers_of_tokens_and_runtimes_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"at least one engine.*engines=\(\)"):
         export(task, tmp_path / "new")
     assert not list(tmp_path.iterdir())
+
+
+def test_min_p_is_a_share_of_the_largest_probability():
+    logits = np.log(np.array([0.1, 0.6, 0.3], "float32"))
+    # Of 0.6 and 0.3 alone, the second one has the last third.
+    for noise, expected in ((0.6, 1), (0.7, 2), (0.99, 2)):
+        assert reader._draw(logits, noise, None, None, 0.4) == expected

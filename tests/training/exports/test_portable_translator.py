@@ -90,6 +90,30 @@ def test_the_reader_translates_as_the_model(name, runtime, tokenizers, written_t
         written.n_best(SENTENCES, beam_size=0)
 
 
+def test_a_search_goes_on_while_a_longer_hypothesis_can_still_win():
+    # Whether a hypothesis ends, at each position; else it has one more piece.
+    ends = [np.exp(-1), 0.6, 1e-9, 1e-9]
+
+    def step(ids, position):
+        logits = np.full((len(ids), 5), -30.0, "float32")
+        logits[:, reader.END] = np.log(ends[position])
+        logits[:, 4] = np.log1p(-ends[position])
+        return [logits]
+
+    translator = object.__new__(reader.Translator)
+    pieces = ["[PAD]", "[UNK]", "[START]", "[END]", "a"]
+    translator.target = reader.Pieces(pieces, "joined", "keep", True, "NFC")
+    translator.beam_size, translator._extra_tokens, translator._penalty = 2, 1, 1.0
+    translator._grows, translator._encode, translator._step = [], lambda source: [], step
+    ids, scores = translator.search(np.array([[reader.START, 4, reader.END]], "int32"))
+    # Of start, n pieces and perhaps the end; the sum of -ln p by (5 + length) / 6.
+    live = -np.log1p(-ends[0])
+    short = (live - np.log(ends[1])) / (8 / 6)
+    longest = (live - np.log1p(-ends[1])) / (10 / 6)
+    np.testing.assert_allclose(scores, [[short, longest]], rtol=1e-5)
+    assert [translator.target.text(row) for row in ids[0]] == ["a", "a a a a"]
+
+
 def test_another_process_needs_neither_keras_nor_tensorflow(written_to):
     pytest.importorskip("onnxruntime")
     folder = written_to("sdpa", "onnxruntime")

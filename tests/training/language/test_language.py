@@ -1,3 +1,4 @@
+import csv
 import importlib.util
 import json
 import math
@@ -6,7 +7,7 @@ import shutil
 import keras
 import numpy as np
 import pytest
-from run_folders import FILES, assert_equal, assert_refused, interrupted_after
+from run_folders import FILES, assert_equal, assert_refused, interrupted_after, predicted
 
 from keras_tnattn_runtime import reader
 from keras_tnattn_runtime.reader import up_to
@@ -306,7 +307,14 @@ def test_an_exported_model_generates(uninterrupted, tmp_path, monkeypatch, capsy
     monkeypatch.undo()
     for more, part in ((["zzz"], "'z'"), (["the", "--metric-cache"], "metric_cache")):
         assert_refused(capsys, ["generate", str(served), *more], part, main=whole)
-    assert_refused(capsys, ["predict", str(served), "the c"], "keras-tnattn generate", main=whole)
+    assert_refused(capsys, ["predict", str(served), "zzz"], "'z'", main=whole)
+    long = "the cat sat on the a. the dog"  # the model reads 16 characters
+    for folder in (uninterrupted, served):
+        assert whole(["predict", str(folder), "the c", long, long[-8:]]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[-1] == texts[-2]
+    rows = list(csv.DictReader(texts[-1].splitlines()))
+    assert rows[1]["continuation"] == rows[2]["continuation"] != rows[0]["continuation"]
 
 
 @pytest.mark.slow
@@ -331,6 +339,10 @@ def test_predict_continues_texts(uninterrupted, capsys):
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["text"] for row in rows] == texts
     assert all(isinstance(row["continuation"], str) for row in rows)
+    pytest.importorskip("jax")
+    same, modules = predicted([str(uninterrupted), *texts])
+    assert [row["continuation"] for row in same] == [row["continuation"] for row in rows]
+    assert not {"tensorflow", "torch", "sklearn", "matplotlib", "pandas"} & modules
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from import_path import IMPORT_PATH
 from run_folders import assert_refused
 from translate_commands import table
 
-from keras_tnattn_train.data.batches import ArrayBatches
+from keras_tnattn.estimator.batches import ArrayBatches
 from keras_tnattn_train.data.pairs.batches import BucketedBatches
 from keras_tnattn_train.data.pairs.loading import load_pairs
 from keras_tnattn_train.data.pairs.prepared import Preparing, load_prepared, prepare

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from conformance import assert_same_arrays
 
+from keras_tnattn.estimator.batches import ArrayBatches
 from keras_tnattn_train.classify.config import ClassifyConfig
-from keras_tnattn_train.data.batches import ArrayBatches
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.runs import finishing
 from keras_tnattn_train.runs.run import Run

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_tnattn_train.data.batches import ArrayBatches, TextBatches
+from keras_tnattn.estimator.batches import ArrayBatches, TextBatches
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.processes.devices import on_all_gpus
 from keras_tnattn_train.runs.training import as_dataset

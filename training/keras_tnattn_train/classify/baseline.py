@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from keras_tnattn_train.classify.config import ClassifyConfig
-from keras_tnattn_train.data.texts import LabeledTexts, split_rows
+from keras_tnattn_train.data.texts.labeled import LabeledTexts, split_rows
 from keras_tnattn_train.options.errors import InputError
 
 SVM, MOST_FREQUENT = BASELINES = ("TF-IDF + SVM", "most frequent class")

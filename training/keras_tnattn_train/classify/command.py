@@ -5,7 +5,7 @@ from keras_tnattn_train.classify.baseline import SVM, linear_svms
 from keras_tnattn_train.classify.config import ClassifyConfig
 from keras_tnattn_train.classify.texts import read_texts
 from keras_tnattn_train.commands import loader, training_command
-from keras_tnattn_train.data.texts import LabeledTexts
+from keras_tnattn_train.data.texts.labeled import LabeledTexts
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.runs.run import Run

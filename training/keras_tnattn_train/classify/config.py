@@ -21,6 +21,7 @@ from keras_tnattn_train.options.options import (
 )
 
 if TYPE_CHECKING:
+    from keras_tnattn.estimator.settings import Settings
     from keras_tnattn.ops.time_graph import TimeGraph
 
 ATTENTIONS = registered_attentions()
@@ -30,7 +31,8 @@ ARGUMENTS = {
     "time_graph": ("damping", "time_graph", "window", "exponent"),
     **{name: (name,) for name in ("tt_ranks", "filter_order", "residual_units", "residual_dim")},
 }
-# The most words of a text that are read by default, and with all pairs of them compared.
+# The most words of a text that are read by default, and with all pairs of them compared, as in
+# `keras_tnattn.estimator.settings`, which this file, read for `--help`, must not import.
 MOST_WORDS = 4096
 PAIRWISE_WORDS = 1024
 RECIPES = ("tuned", "paper")
@@ -330,25 +332,38 @@ class ClassifyConfig(ExportConfig):
             self.refuse(reason, "feedforward")
 
     @property
-    def compares_pairs(self) -> bool:
-        """Whether the attention compares all pairs of the words of the longest texts."""
-        from keras_tnattn.models.attentions import find_attention
+    def settings(self) -> "Settings":
+        """What decides how the estimator reads texts, builds the model and trains it."""
+        from keras_tnattn.estimator.settings import Settings
 
-        has_graph = "time_graph" in self.attention_arguments
-        bandwidth = self._time_graph().bandwidth if has_graph else None
-        attention = find_attention(self.attention)
-        return attention.compares_pairs(MOST_WORDS, self.embedding_dim, bandwidth)
-
-    @property
-    def may_keep_svm(self) -> bool:
-        """Whether the model can be the linear SVM itself, and a validation part compares the two.
-
-        The tuned recipe has the layer normalization that an SVM's scores need; an attention or
-        positions would add to its features.
-        """
-        is_linear = self.attention == "none" and self.position_encoding == "none"
-        from_svm = self.recipe == "tuned" and self.initial_weights == "svm"
-        return is_linear and from_svm and self.validation_fraction > 0
+        tuned = self.recipe == "tuned"
+        return Settings(
+            seed=self.seed,
+            split=self.split,
+            max_words=self.max_words,
+            vocabulary_size=self.vocabulary_size,
+            attention=self.attention,
+            attention_options=self.attention_options,
+            num_layers=self.num_layers,
+            num_heads=self.num_heads,
+            embedding_dim=self.embedding_dim,
+            embedding=self.embedding,
+            embedding_tt_ranks=self.embedding_tt_ranks,
+            position_encoding=None if self.position_encoding == "none" else self.position_encoding,
+            feedforward_dim=self.feedforward_dim or None,
+            feedforward=self.feedforward,
+            normalization=tuned,
+            word_dropout=self.word_dropout,
+            dropout=self.dropout,
+            initial_weights=self.initial_weights,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            decay=tuned,
+            validation_fraction=self.validation_fraction,
+            class_weight=None if self.class_weights == "none" else self.class_weights,
+            jit_compile=self.jit_compile,
+        )
 
     @property
     def source(self) -> str:

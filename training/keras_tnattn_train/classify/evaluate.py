@@ -9,7 +9,8 @@ import numpy as np
 from keras_tnattn_train.classify.baseline import SVM, fitted_svm, texts_of
 from keras_tnattn_train.data.reading import short_name
 from keras_tnattn_train.data.tables import quantity
-from keras_tnattn_train.data.texts import LabeledTexts, load_texts, split_rows
+from keras_tnattn_train.data.texts import load_texts
+from keras_tnattn_train.data.texts.labeled import LabeledTexts, split_rows
 from keras_tnattn_train.options.apps import Program
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import (

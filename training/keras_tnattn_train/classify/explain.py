@@ -129,7 +129,7 @@ def explain_run(options: ExplainOptions) -> dict[str, Any]:
 
 def _influences(run: "ClassifierRun", ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns the probabilities `(C,)` of a text, and what each word adds to that of the label."""
-    from keras_tnattn_train.runs.training import outputs_of
+    from keras_tnattn.estimator.batches import outputs_of
 
     texts = np.tile(ids, (len(ids) + 1, 1))
     for i in range(len(ids)):

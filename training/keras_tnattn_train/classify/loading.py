@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
+from keras_tnattn.estimator.batches import outputs_of
+from keras_tnattn.estimator.parts import Part, ids_of
 from keras_tnattn_train.classify.predicting import PredictingClassifier
 from keras_tnattn_train.classify.reports import parameter_counts
 from keras_tnattn_train.classify.texts import read_texts
-from keras_tnattn_train.classify.train import Part, TrainedClassifier, ids_of, prepare_parts
-from keras_tnattn_train.data.texts import LabeledTexts
+from keras_tnattn_train.classify.train import TrainedClassifier, prepare_parts
+from keras_tnattn_train.data.texts.labeled import LabeledTexts
 from keras_tnattn_train.runs.cards import describe
 from keras_tnattn_train.runs.trained import TrainedRun
-from keras_tnattn_train.runs.training import outputs_of
 
 if TYPE_CHECKING:
-    from keras_tnattn_train.exports import Task
+    from keras_tnattn_train.exports.task import Task
 
 # The share of a text's words with which a small model is trained.
 HEALING_SHARE = 0.3

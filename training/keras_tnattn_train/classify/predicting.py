@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from keras_tnattn.estimator.batches import compiled_lengths
 from keras_tnattn.text.words import WordVectorizer
 from keras_tnattn_train.classify.config import ClassifyConfig
-from keras_tnattn_train.data.batches import compiled_lengths
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.runs.predictions import Predictor, label_columns, labels
 from keras_tnattn_train.runs.run import Run

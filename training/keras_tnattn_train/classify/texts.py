@@ -4,7 +4,8 @@ import re
 from collections.abc import Sequence
 
 from keras_tnattn_train.classify.config import ClassifyConfig
-from keras_tnattn_train.data.texts import LabeledTexts, load_texts, split_rows
+from keras_tnattn_train.data.texts import load_texts
+from keras_tnattn_train.data.texts.labeled import LabeledTexts, split_rows
 
 # Letters of scripts that are written without spaces: Thai, Lao, Burmese, Khmer, Chinese, Japanese.
 _SPACELESS_LETTERS = re.compile(

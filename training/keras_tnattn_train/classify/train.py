@@ -2,107 +2,111 @@
 
 import dataclasses
 import functools
-import importlib.util
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
-from sklearn.utils.class_weight import compute_sample_weight
 
+from keras_tnattn.estimator.batches import outputs_of
+from keras_tnattn.estimator.keeping import Kept
+from keras_tnattn.estimator.parts import CHUNK, Part, prepare
+from keras_tnattn.estimator.text_classifier import TextClassifier, Training
 from keras_tnattn.export.explaining import attention_scores
-from keras_tnattn.models import text_classifier
-from keras_tnattn.text.words import WordVectorizer, learn_words, split_characters, split_words
-from keras_tnattn_train.classify.config import MOST_WORDS, PAIRWISE_WORDS, ClassifyConfig
-from keras_tnattn_train.classify.initial_weights import svm_weights
-from keras_tnattn_train.classify.keeping import described, keep_better
+from keras_tnattn.text.words import WordVectorizer, split_characters, split_words
+from keras_tnattn_runtime.extras import has_onnx
+from keras_tnattn_runtime.stored import StorageError
+from keras_tnattn_train.classify.config import ClassifyConfig
 from keras_tnattn_train.classify.reports import (
     draw_psi,
     parameter_counts,
     write_mistakes,
     write_report,
 )
-from keras_tnattn_train.data.batches import MAX_TOKENS, GroupedTextBatches, TextBatches
-from keras_tnattn_train.data.stored import stored_array
-from keras_tnattn_train.data.texts import LabeledTexts, split_rows
+from keras_tnattn_train.data.texts.labeled import LabeledTexts, split_rows
 from keras_tnattn_train.options.errors import input_errors
-from keras_tnattn_train.runs.cards import describe
+from keras_tnattn_train.runs.cards import DECIMALS, describe
 from keras_tnattn_train.runs.finishing import finish
 from keras_tnattn_train.runs.plots import confusion_matrix, learning_curves
 from keras_tnattn_train.runs.run import Run
-from keras_tnattn_train.runs.training import EpochLog, fit, outputs_of, start_session
-
-# How many words of a text are read by default: those of this share of the training texts, but at
-# least so many; less if the ids of all texts would take more than 4 GiB.
-WHOLE_TEXTS, FEWEST_WORDS = 0.99, 200
-LARGEST_IDS = 2**30
-# Texts of up to this many words share batches whatever their lengths.
-SHORT_TEXTS = 256
-CHUNK = 4096  # texts that are in memory at once
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """The rows of one part: their numbers `(R,)`, ids `(R, L)`, on disk, and labels `(R,)`."""
-
-    rows: np.ndarray
-    ids: np.ndarray
-    labels: np.ndarray
-
-    def batches(self) -> GroupedTextBatches:
-        """Returns the batches with which it is measured."""
-        return GroupedTextBatches(self.ids, self.labels, 256, MAX_TOKENS)
-
-    @property
-    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """The ids and the labels."""
-        return self.ids, self.labels
+from keras_tnattn_train.runs.training import EpochLog, fit, start_session
 
 
 def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> dict[str, Any]:
     """Trains a classifier, or resumes an interrupted run."""
     with input_errors():  # Keras and our layers validate sizes
         start_session(config)
-        vectorizer, parts = prepare_parts(config, data)
-        batches = _training_batches(config, parts["train"])
-        sizes = vectorizer.vocabulary_size(), len(data.class_names), len(batches)
-        build = functools.partial(compiled_model, config, *sizes, max_words=vectorizer.max_words)
-        model = build()
-    run.start_or_check(config, _description(config, vectorizer, data))
-    if config.initial_weights == "svm" and not run.last_checkpoint.exists():
-        model.set_weights(svm_weights(config, build, parts["train"].ids, parts["train"].labels))
-    if config.word_dropout or config.dropout:
-        print(
-            "  loss and accuracy of an epoch are those of training, with dropped words and "
-            "features; val_loss, val_accuracy and the results are those of whole texts"
-        )
-    log = EpochLog(run, config.early_stopping, config.monitor)
-    held_out = parts.get("validation")
-    log = fit(model, batches, config, run, held_out and held_out.batches(), log)
-    model, kept = log.model, None
-    if config.may_keep_svm:
-        model, kept = keep_better(
-            config, build, model, parts["train"].arrays, parts["validation"].arrays
-        )
-        if kept is not None:
-            print(f"  {kept}", flush=True)
-    trained = TrainedClassifier(config, model, vectorizer, data, parts["test"])
-    results = _results(trained, parts, log) | described(kept)
+    classifier = ClassifierOfRun(config, run, data)
+    train, test = split_rows(data.labels, config.test_fraction, config.seed)
+    with input_errors(StorageError):
+        classifier.fit_rows(train)
+        tested = Part.of(classifier.vectorizer_, data.texts, data.labels, test)
+    parts = {**classifier.parts, "test": tested}
+    trained = TrainedClassifier(config, classifier.model_, classifier.vectorizer_, data, tested)
+    results = _results(trained, parts, classifier.log) | described(classifier.kept_)
     _write_reports(trained, run.folder)
-    learning_curves(log.rows, results["test_accuracy"], run.folder / "learning_curves.png")
+    rows = classifier.log.rows
+    learning_curves(rows, results["test_accuracy"], run.folder / "learning_curves.png")
     _draw_attention(trained, parts["train"].ids, run.folder / "psi.png")
-    return finish(config, run, model, results, functools.partial(trained.export, results))
+    return finish(config, run, trained.model, results, functools.partial(trained.export, results))
 
 
-def _training_batches(config: ClassifyConfig, train: Part) -> keras.utils.PyDataset:
-    weights = None
-    if config.class_weights == "balanced":
-        weights = compute_sample_weight("balanced", train.labels).astype("float32")
-    arguments = (train.ids, train.labels, config.batch_size)
-    if train.ids.shape[1] <= SHORT_TEXTS:
-        return TextBatches(*arguments, config.seed, weights)
-    return GroupedTextBatches(*arguments, MAX_TOKENS, config.seed, weights)
+class ClassifierOfRun(TextClassifier):
+    """The estimator whose training is a run: with checkpoints, and on several devices.
+
+    Attributes:
+        parts: The parts of the rows that it was fitted to, `train` and perhaps `validation`.
+        log: The metrics of the epochs.
+    """
+
+    def __init__(self, config: ClassifyConfig, run: Run, data: LabeledTexts) -> None:
+        super().__init__(verbose=1)
+        self.config = config
+        self.run = run
+        self.data = data
+
+    def fit_rows(self, rows: np.ndarray) -> None:
+        """Trains on some rows of the data, or resumes that."""
+        data = self.data
+        self._fit(self.config.settings, data.texts, data.labels, rows, np.array(data.class_names))
+
+    def _prepare(self, *arguments: Any) -> tuple[WordVectorizer, dict[str, Part]]:
+        with input_errors():
+            vectorizer, self.parts = super()._prepare(*arguments)
+        return vectorizer, self.parts
+
+    def _train(self, training: Training) -> keras.Model:
+        config, run = self.config, self.run
+        with input_errors():  # Keras and our layers validate sizes
+            model = training.build()
+        run.start_or_check(config, _description(config, training.vectorizer, self.data))
+        if config.initial_weights == "svm" and not run.last_checkpoint.exists():
+            self._start_from_svm(model, training)
+        if config.word_dropout or config.dropout:
+            print(
+                "  loss and accuracy of an epoch are those of training, with dropped words and "
+                "features; val_loss, val_accuracy and the results are those of whole texts"
+            )
+        held_out = training.parts.get("validation")
+        self.log = fit(
+            model,
+            training.batches,
+            config,
+            run,
+            held_out and held_out.batches(),
+            EpochLog(run, config.early_stopping, config.monitor),
+        )
+        return self.log.model
+
+
+def described(kept: Kept | None) -> dict[str, Any]:
+    """Returns the entry `kept` of `results.json` and of the model card, if there is one."""
+    if kept is None:
+        return {}
+    accuracies = dataclasses.asdict(kept)
+    weights = accuracies.pop("weights")
+    rounded = {name: round(value, DECIMALS) for name, value in accuracies.items()}
+    return {"kept": {"weights": weights, **rounded}}
 
 
 def _description(
@@ -153,7 +157,7 @@ class TrainedClassifier:
             card["kept"] = results["kept"]
         split = split_words if self.vectorizer.split == "words" else split_characters
         task = exports.Classifier(self.model, self.vectorizer, data.class_names, split, card)
-        if all(map(importlib.util.find_spec, ("onnx", "onnxruntime"))):
+        if has_onnx():
             try:
                 return exports.export(task, folder, exports.Version(version, ("onnxruntime",)))
             except RuntimeError as error:  # not every model can be converted
@@ -201,101 +205,13 @@ def prepare_parts(
 ) -> tuple[WordVectorizer, dict[str, Part]]:
     """Returns a vectorizer that is learned from the training part, and the parts as ids by name.
 
-    These are `train`, `test` and, if there is one, `validation`. An SVM that may be kept is fitted
-    to the validation part, too, in the end, so the vectorizer then knows its words.
+    These are `train`, `test` and, if there is one, `validation`.
     """
     train, test = split_rows(data.labels, config.test_fraction, config.seed)
-    rows = {"train": train, "test": test}
-    if config.validation_fraction:
-        share = config.validation_fraction
-        training, validation = split_rows(data.labels[train], share, config.seed)
-        rows |= {"train": train[training], "validation": train[validation]}
-    vectorizer = learn_words(
-        (data.texts[row] for row in (train if config.may_keep_svm else rows["train"])),
-        config.vocabulary_size,
-        functools.partial(_words_to_read, config),
-        config.split,
-    )
-    return vectorizer, {
-        name: Part(r, ids_of(vectorizer, data.texts, r), data.labels[r]) for name, r in rows.items()
-    }
-
-
-def _words_to_read(config: ClassifyConfig, lengths: np.ndarray) -> int:
-    """Chooses how many words of a text are read, and prints what share of them that cuts off."""
-    words = config.max_words
-    if words is None:
-        most = PAIRWISE_WORDS if config.compares_pairs else MOST_WORDS
-        most = min(most, max(FEWEST_WORDS, LARGEST_IDS // len(lengths)))
-        enough = int(np.quantile(lengths, WHOLE_TEXTS, method="higher"))
-        # Texts that come later may be longer than those of the training part.
-        words = min(max(enough, FEWEST_WORDS), most)
-    left_out = np.maximum(lengths - words, 0)
-    share = left_out.sum() / max(lengths.sum(), 1)
-    unit = "words" if config.split == "words" else "characters"
-    if left_out.any():
-        print(
-            f"  the first {words:,} {unit} of a text are read; {np.mean(left_out > 0):.1%} of the "
-            f"training texts are longer, and {share:.1%} of their {unit} are cut off (--max-words)"
-        )
-    else:
-        print(f"  texts are read whole, up to {words:,} {unit}")
-    return words
-
-
-def ids_of(vectorizer: WordVectorizer, texts: Sequence[str], rows: np.ndarray) -> np.ndarray:
-    """Returns int32 ids `(R, L)` of the texts of some rows, in a temporary file."""
-    return stored_array(
-        (
-            vectorizer([texts[row] for row in rows[start : start + CHUNK]])
-            for start in range(0, len(rows), CHUNK)
-        ),
-        (len(rows), vectorizer.max_words),
-    )
-
-
-def compiled_model(
-    config: ClassifyConfig,
-    vocabulary_size: int,
-    classes: int,
-    steps: int,
-    attention: keras.layers.Layer | None = None,
-    max_words: int | None = None,
-) -> keras.Model:
-    """Builds a compiled model from ids `(B, L)` to probabilities `(B, classes)`.
-
-    A layer `attention` takes the place of that of the config, which is then `"none"`.
-    """
-    positions = None if config.position_encoding == "none" else config.position_encoding
-    model = text_classifier(
-        vocabulary_size,
-        classes,
-        attention=attention or config.attention,
-        embedding_dim=config.embedding_dim,
-        num_heads=config.num_heads,
-        num_layers=config.num_layers,
-        embedding=config.embedding,
-        embedding_tt_ranks=config.embedding_tt_ranks,
-        word_dropout=config.word_dropout,
-        dropout=config.dropout,
-        normalization=config.recipe == "tuned",
-        feedforward_dim=config.feedforward_dim or None,
-        position_encoding=positions,
-        max_length=(max_words or config.max_words) if positions == "learned" else None,
-        feedforward=config.feedforward,
-        **config.attention_options,
-    )
-    jit_compile = {"auto": config.attention == "ada" or "auto", "on": True, "off": False}
-    rate: Any = config.learning_rate
-    if config.recipe == "tuned":
-        rate = keras.optimizers.schedules.CosineDecay(rate, config.epochs * steps)
-    model.compile(
-        optimizer=keras.optimizers.Adam(rate),
-        loss="sparse_categorical_crossentropy",
-        metrics=["accuracy"],
-        jit_compile=jit_compile[config.jit_compile],
-    )
-    return model
+    with input_errors((ValueError, StorageError)):
+        vectorizer, parts = prepare(config.settings, data.texts, data.labels, train, print)
+        tested = Part.of(vectorizer, data.texts, data.labels, test)
+    return vectorizer, {**parts, "test": tested}
 
 
 def _a_sentence(ids: np.ndarray) -> np.ndarray:

@@ -1,24 +1,14 @@
-"""Texts and arrays in temporary files instead of in memory.
-
-The files lie in the folder that the environment variable `TMPDIR` names, and are deleted together
-with what is in them. They are mapped into memory: the system keeps the parts that were read as long
-as there is room.
-"""
+"""Texts in temporary files instead of in memory, as `keras_tnattn_runtime.stored` keeps arrays."""
 
 import abc
-import contextlib
 import itertools
-import mmap
 import operator
-import tempfile
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar, overload
 
-import numpy as np
-
-from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.system.files import reason
+from keras_tnattn_runtime.stored import StorageError, store
+from keras_tnattn_train.options.errors import input_errors
 
 Item = TypeVar("Item")
 
@@ -58,7 +48,8 @@ class StoredTexts(StoredSequence[str]):
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._ends = array("q", [0])
-        self._bytes = _store(map(self._encode, texts))
+        with input_errors(StorageError):
+            self._bytes = store(map(self._encode, texts))
 
     def _encode(self, text: str) -> bytes:
         content = text.encode("utf-8", "surrogatepass")
@@ -79,38 +70,3 @@ class StoredTexts(StoredSequence[str]):
     def _item(self, place: int) -> str:
         content = self._bytes[self._ends[place] : self._ends[place + 1]]
         return content.decode("utf-8", "surrogatepass")
-
-
-def stored_array(blocks: Iterable[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
-    """Joins arrays, which are read once, to one in a temporary file, which cannot be written."""
-    blocks = iter(blocks)
-    first = next(blocks)
-    content = _store(block.tobytes() for block in itertools.chain([first], blocks))
-    return np.frombuffer(content, first.dtype).reshape(shape)
-
-
-def _store(chunks: Iterable[bytes]) -> mmap.mmap | bytes:
-    """Writes bytes to a temporary file, and maps it."""
-    file = tempfile.TemporaryFile()  # noqa: SIM115
-    try:
-        for chunk in chunks:  # whose own errors are not those of the file
-            try:
-                file.write(chunk)
-            except OSError as error:
-                raise _unwritable(error) from error
-        try:
-            file.flush()
-            # An empty file cannot be mapped.
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if file.tell() else b""
-        except OSError as error:
-            raise _unwritable(error) from error
-    finally:
-        with contextlib.suppress(OSError):  # what could not be written before
-            file.close()
-
-
-def _unwritable(error: OSError) -> InputError:
-    return InputError(
-        f"Could not store the data in {tempfile.gettempdir()}: {reason(error)}. Name a folder with "
-        "more room in the environment variable TMPDIR"
-    )

@@ -152,7 +152,7 @@ def _texts(folder: Path) -> dict[str, Any]:
 
 def _pairs(folder: Path) -> dict[str, Any]:
     from keras_tnattn_train.exports.translator import pieces_of
-    from keras_tnattn_train.translate.loading import corpus_of
+    from keras_tnattn_train.translate.predicting import corpus_of
 
     source, target = map(pieces_of, corpus_of(folder).tokenizers)
     return {"task": "translate", "source": source, "target": target}

@@ -11,7 +11,7 @@
 import os
 from pathlib import Path
 
-from keras_tnattn.export import check_backend
+from keras_tnattn.export.signatures import check_backend
 from keras_tnattn_train.exports.classifier import Classifier
 from keras_tnattn_train.exports.language_model import LanguageModel
 from keras_tnattn_train.exports.pages import Page
@@ -26,12 +26,10 @@ Form = Version | Portable | Page
 
 __all__ = [
     "Classifier",
-    "Form",
     "LanguageModel",
     "Page",
     "Portable",
     "Search",
-    "Task",
     "Translator",
     "Version",
     "export",
@@ -75,10 +73,9 @@ def export(task: Task, path: str | os.PathLike, form: Form | None = None) -> Pat
 
 
 def _check_form(task: Task, form: Form) -> None:
-    """Raises a `ValueError` if a task has no such form, or the form's options are unknown."""
+    """Raises a `ValueError` if a task has no such form."""
     name = type(form).__name__
     if name not in task.forms:
         raise ValueError(
             f"Expected {' or '.join(task.forms)} of {task.kind}. Received: form={form!r}"
         )
-    form.check()

@@ -9,8 +9,12 @@ import keras
 import numpy as np
 
 from keras_small.runtimes.exporting import write_file
-from keras_tnattn.export import Signatures, classifier_signatures
-from keras_tnattn.export.classifiers import check_class_names, ignores_padding
+from keras_tnattn.export import Signatures
+from keras_tnattn.export.classifiers import (
+    check_class_names,
+    classifier_signatures,
+    ignores_padding,
+)
 from keras_tnattn.text.words import WordVectorizer, lower_and_join, lower_and_separate
 from keras_tnattn.typing import Tensor
 from keras_tnattn_runtime import reader
@@ -27,7 +31,8 @@ class Classifier(Task):
     """A classifier of texts.
 
     A portable folder has `model.onnx` or `model.tflite`, and is a function from a text to the name
-    of its class. A version has the signatures of `keras_tnattn.export.classifier_signatures`.
+    of its class. A version has the signatures of
+    `keras_tnattn.export.classifiers.classifier_signatures`.
 
     Args:
         model: A model from ids `(B, L)` to class probabilities `(B, C)`.

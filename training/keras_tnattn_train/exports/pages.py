@@ -11,8 +11,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from keras_tnattn.export.partial import partial_folder
 from keras_tnattn_runtime import reader
+from keras_tnattn_runtime.folders import partial_folder
 from keras_tnattn_train.exports.packing import packed_model, packed_words
 from keras_tnattn_train.exports.portable import Portable
 from keras_tnattn_train.exports.task import Task
@@ -40,9 +40,6 @@ class Page:
     """
 
     runtime: str | os.PathLike | None = None
-
-    def check(self) -> None:
-        """Checks nothing: the files of the runtime are looked for while the page is written."""
 
     def write(self, task: Task, folder: Path) -> Path:
         """Writes the folder, completely or not at all.

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from keras_tnattn.export.cards import extend_card, technical
-from keras_tnattn.export.partial import partial_folder
 from keras_tnattn_runtime import reader
-from keras_tnattn_train.exports.task import SUFFIXES, Task
+from keras_tnattn_runtime.folders import partial_folder
+from keras_tnattn_runtime.layout import READER_RUNTIMES, RUNTIMES
+from keras_tnattn_train.exports.task import Task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,15 +34,17 @@ class Portable:
 
     Args:
         runtime: `"onnxruntime"` (default) or `"litert"`.
+
+    Raises:
+        ValueError: For another runtime.
     """
 
     runtime: str = "onnxruntime"
 
-    def check(self) -> None:
-        """Raises a `ValueError` for an unknown runtime."""
-        if self.runtime not in SUFFIXES:
+    def __post_init__(self) -> None:
+        if self.runtime not in READER_RUNTIMES:
             raise ValueError(
-                f"Expected one of {tuple(SUFFIXES)}. Received: runtime={self.runtime!r}"
+                f"Expected one of {READER_RUNTIMES}. Received: runtime={self.runtime!r}"
             )
 
     def write(self, task: Task, folder: Path) -> Path:
@@ -52,7 +55,7 @@ class Portable:
         """Writes the folder with another card than that of the task."""
         content = task.content()
         with _new_folder(folder) as partial:
-            files = task.write_files(partial, SUFFIXES[self.runtime])
+            files = task.write_files(partial, RUNTIMES[self.runtime].suffix)
             _write_text(partial, content, files, card)
             try:
                 task.compare(partial)

@@ -7,9 +7,6 @@ from typing import Any, ClassVar
 
 from keras_tnattn.export import Signatures
 
-# The ends of the files for a runtime.
-SUFFIXES = {"onnxruntime": ".onnx", "litert": ".tflite"}
-
 
 class Task(abc.ABC):
     """A trained model, and the text that belongs to it.

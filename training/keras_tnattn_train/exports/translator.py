@@ -13,7 +13,8 @@ from keras_small.runtimes.computation import Computation
 from keras_small.runtimes.examples import common_specs
 from keras_small.runtimes.exporting import write_computation
 from keras_tnattn import models
-from keras_tnattn.export import Signatures, translator_signatures
+from keras_tnattn.export import Signatures
+from keras_tnattn.export.translators import translator_signatures
 from keras_tnattn.search.model_steps import TranslatorSteps
 from keras_tnattn.typing import Tensor
 from keras_tnattn_runtime import reader
@@ -31,7 +32,7 @@ class Translator(Task):
     steps of the search and to the state before the first step, and `step`, from the ids so far and
     the state to the logits of the next id and the new state. It is a function from a sentence to
     its translation, with `n_best` for several. A version has the signatures of
-    `keras_tnattn.export.translator_signatures`.
+    `keras_tnattn.export.translators.translator_signatures`.
 
     Args:
         model: A model of `keras_tnattn.models.translator`.

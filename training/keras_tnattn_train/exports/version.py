@@ -24,15 +24,17 @@ class Version:
         engines: Faster runtimes with which the server may compute labels, or continues texts,
             `"onnxruntime"`, `"litert"` or both. Each gets a folder in `assets.extra/engines`, as
             `Portable` writes it, whose answers are those of the model. Default: none.
+
+    Raises:
+        ValueError: For another engine.
     """
 
     number: int | None = None
     engines: Sequence[str] = ()
 
-    def check(self) -> None:
-        """Raises a `ValueError` for unknown engines."""
+    def __post_init__(self) -> None:
         for engine in self.engines:
-            Portable(engine).check()
+            Portable(engine)  # checks the name
 
     def write(self, task: Task, folder: Path) -> Path:
         """Writes the version, completely or not at all, and returns its path."""

@@ -39,6 +39,8 @@ examples:
 """,
     several_devices=False,
     loading=loader("keras_tnattn_train.language.loading", "LanguageRun"),
+    predicting=loader("keras_tnattn_train.language.predicting", "PredictingLanguageModel"),
+    runs_on_numpy=True,
     first=(
         "resume",
         "corpus",

@@ -94,9 +94,9 @@ def _from_export(folder: Path, options: GenerateOptions) -> Iterator[str]:
 
 def _from_run(folder: Path, options: GenerateOptions) -> Iterator[str]:
     start_backend()
-    from keras_tnattn_train.language.loading import LanguageRun
+    from keras_tnattn_train.language.predicting import PredictingLanguageModel
 
-    run = LanguageRun(folder)
+    run = PredictingLanguageModel(folder)
     caches = {"key_value_cache": True, "metric_cache": True} if options.metric_cache else {}
     return _continuation(run, run.tokens.encode, options, **caches)
 

@@ -1,7 +1,6 @@
 """Trains and measures a language model."""
 
 import dataclasses
-import importlib.util
 import math
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from scipy.special import log_softmax
 from keras_tnattn.metrics import TokenAccuracy
 from keras_tnattn.models import LanguageModel, language_model
 from keras_tnattn.models.freezing import metric_spreads
-from keras_tnattn_runtime.extras import installation
+from keras_tnattn_runtime.extras import has_onnx, installation
 from keras_tnattn_train.language.config import LanguageConfig
 from keras_tnattn_train.language.corpus import Corpus, PackedBatches, Part
 from keras_tnattn_train.language.tokens import Tokens
@@ -85,7 +84,7 @@ def train_language_model(
 
 
 def _check_runtime(config: LanguageConfig) -> None:
-    if config.export and not all(map(importlib.util.find_spec, ("onnx", "onnxruntime"))):
+    if config.export and not has_onnx():
         raise InputError(
             f"--export of a language model needs ONNX Runtime. {installation('onnxruntime')}"
         )
@@ -214,8 +213,3 @@ def summary(results: dict[str, Any], config: LanguageConfig) -> str:
             "--causal-metric gives those of generation"
         )
     return "\n".join(lines)
-
-
-def model_path(folder: Path) -> Path:
-    """Returns where the finished model of a run is."""
-    return folder / "model.keras"

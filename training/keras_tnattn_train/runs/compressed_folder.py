@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_tnattn_runtime.layout import made_folder
+from keras_tnattn_runtime.folders import made_folder
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.system.files import writing
 

@@ -47,7 +47,7 @@ def _export_once(config: ExportConfig, run: Run, write: Callable[[Path, int], Pa
     """Exports the model once. The version is written to the run's folder before and after, so that
     a resumed run does not export a second time, unless the options have changed. A version that
     another run has written in the meantime is not taken for its own."""
-    from keras_tnattn.export import next_version
+    from keras_tnattn.export.signatures import next_version
 
     folder = config.export_folder
     try:

@@ -5,10 +5,11 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from keras_tnattn_runtime.extras import has_onnx
 from keras_tnattn_train.options.errors import InputError
 
 if TYPE_CHECKING:
-    from keras_tnattn_train.exports import Task
+    from keras_tnattn_train.exports.task import Task
 
 
 def packaged_models() -> dict[str, Path]:
@@ -48,5 +49,5 @@ class PackagedClassifier:
         """Exports the model to a new version in a folder, for the server, and returns its path."""
         from keras_tnattn_train.exports import Version, export
 
-        has_onnx = all(map(importlib.util.find_spec, ("onnx", "onnxruntime")))
-        return export(self.task(), folder, Version(engines=("onnxruntime",) if has_onnx else ()))
+        engines = ("onnxruntime",) if has_onnx() else ()
+        return export(self.task(), folder, Version(engines=engines))

@@ -61,6 +61,8 @@ def probability_column(class_name: str) -> str:
 
 
 TRANSLATION_COLUMNS = ("translation", "score")
+CONTINUATION_COLUMNS = ("continuation",)
+CONTINUED_TOKENS = 50  # tokens that continue a text at most
 
 
 def labels(
@@ -93,6 +95,21 @@ def translation(
     warning = None if finished else "the translation reached the limit of the search, and is cut"
     ranked = {} if rank is None else {"rank": rank}
     return Prediction((text,), {**ranked, "translation": text, "score": round(score, 6)}, warning)
+
+
+def continuation(text: str) -> Prediction:
+    """Returns what continues a text."""
+    return Prediction((text,), {"continuation": text})
+
+
+def share_out_tokens(max_length: int | None) -> tuple[int, int]:
+    """Returns how many tokens of a text are read, its last ones, and how many continue it.
+
+    `max_length` is what the model reads, `None` if it reads any number.
+    """
+    room = max_length or 2 * CONTINUED_TOKENS
+    count = min(CONTINUED_TOKENS, max(1, room // 2))
+    return max(1, room - count), count
 
 
 def predict(model: "keras.Model", ids: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from keras_tnattn_train.runs.predictions import Predictor
 if TYPE_CHECKING:
     import keras
 
-    from keras_tnattn_train.exports import Task
+    from keras_tnattn_train.exports.task import Task
 
 
 class PredictingRun(abc.ABC):

@@ -15,8 +15,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_tnattn.estimator import batches as one_device
 from keras_tnattn_runtime.extras import installation
-from keras_tnattn_train.data.batches import MAX_TOKENS, GroupedTextBatches
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import ExportConfig, FitConfig, RunConfig
 from keras_tnattn_train.processes.devices import leave_to_process_0, share_of_batches, to_numpy
@@ -259,14 +259,6 @@ def fit(
     return log
 
 
-def outputs_of(model: keras.Model, ids: np.ndarray) -> np.ndarray:
-    """Returns the outputs `(R, ...)` for texts `(R, L)`, read without needless padding."""
-    texts = GroupedTextBatches(ids, np.zeros(len(ids)), 256, MAX_TOKENS)
-    outputs = model.predict(as_dataset(texts), verbose=0)
-    order = np.concatenate([texts.rows(index) for index in range(len(texts))])
-    return outputs[np.argsort(order)]
-
-
 class ProcessShare(keras.utils.PyDataset):
     """The rows of each batch, filled up for all `replicas`, that this process computes."""
 
@@ -299,7 +291,7 @@ def _divergence(error: FloatingPointError, config: FitConfig, log: EpochLog) -> 
 
 
 def _check_export(folder: Path) -> None:
-    from keras_tnattn.export import check_backend
+    from keras_tnattn.export.signatures import check_backend
 
     try:
         check_backend()
@@ -324,38 +316,8 @@ def _check_tensorboard() -> None:
 
 
 def as_dataset(batches: keras.utils.PyDataset) -> object:
-    """Returns the batches in a form for `fit`.
-
-    With several devices these are the process's shares of the batches. On TensorFlow this is a
-    `tf.data.Dataset` without autotuning. Keras would turn autotuning on; then, in TensorFlow 2.21,
-    deleting an iterator waits for the next step of the tuner, whose period doubles up to a minute,
-    so that every long epoch ends with an idle wait.
-    `tests/training/runs/test_fitting.py` reproduces this with TensorFlow alone.
-    """
+    """Returns the batches, or with several devices this process's shares of them, for `fit`."""
     distribution = keras.distribution.distribution()
     if distribution is not None:
         return ProcessShare(batches, distribution.device_mesh.shape[0])
-    if keras.backend.backend() != "tensorflow":
-        return batches
-    import tensorflow as tf
-
-    lengths_vary = getattr(batches, "lengths_vary", False)
-
-    # As in Keras, an axis whose size differs between the first two batches may vary. Batches that
-    # are drawn anew in each epoch may have equal lengths at first, and say that these vary.
-    def spec(one: np.ndarray, other: np.ndarray) -> tf.TensorSpec:
-        sizes = [
-            None if m != n or lengths_vary else m
-            for m, n in zip(one.shape[1:], other.shape[1:], strict=True)
-        ]
-        return tf.TensorSpec([None, *sizes], one.dtype)
-
-    examples = batches[0], batches[min(1, len(batches) - 1)]
-    dataset = tf.data.Dataset.from_generator(
-        lambda: (batches[index] for index in range(len(batches))),
-        output_signature=keras.tree.map_structure(spec, *examples),
-    )
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(batches)))
-    return dataset.prefetch(2).with_options(options)
+    return one_device.as_dataset(batches)

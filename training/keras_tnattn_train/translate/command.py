@@ -61,6 +61,8 @@ examples:
     layouts=layouts,
     others=PreparingOptions,
     loading=loader("keras_tnattn_train.translate.loading", "TranslatorRun"),
+    predicting=loader("keras_tnattn_train.translate.predicting", "PredictingTranslator"),
+    runs_on_numpy=True,
     searches=True,
     evaluating=evaluate.PROGRAM,
     explaining=explain.PROGRAM,

@@ -32,7 +32,7 @@ from keras_tnattn_train.translate.models import (
 )
 
 if TYPE_CHECKING:
-    from keras_tnattn_train.exports import Task
+    from keras_tnattn_train.exports.task import Task
 
 FROZEN_PAIRS = 384  # with which the metric is measured
 SUFFIX = ".weights.npz"  # of checkpoints that hold only the weights of an epoch

@@ -5,7 +5,7 @@ import math
 import keras
 import numpy as np
 
-from keras_tnattn_train.data.batches import repeat_last
+from keras_tnattn.estimator.batches import repeat_last
 from keras_tnattn_train.data.pairs.prepared import TokenizedPart
 from keras_tnattn_train.data.permutation import permute
 

@@ -26,8 +26,6 @@ from keras_tnattn_train.data.tables import (
 from keras_tnattn_train.data.texts.libraries import load_tfds_pairs
 from keras_tnattn_train.options.errors import InputError
 
-__all__ = ["ParallelCorpus", "load_pairs"]
-
 # Other common names of the parts.
 ALIASES = {"training": "train", "valid": "validation", "val": "validation", "dev": "validation"}
 CLDR = "cldr:"

@@ -3,13 +3,11 @@
 from pathlib import Path
 
 from keras_tnattn_train.data.reading import TFDS, refuse, unknown_source
-from keras_tnattn_train.data.texts.labeled import LabeledTexts, split_rows
+from keras_tnattn_train.data.texts.labeled import LabeledTexts
 from keras_tnattn_train.data.texts.libraries import load_tfds
 from keras_tnattn_train.data.texts.registry import TEXT_SETS
 from keras_tnattn_train.data.texts.tables import load_folders, load_table
 from keras_tnattn_train.options.errors import InputError
-
-__all__ = ["LabeledTexts", "load_texts", "split_rows"]
 
 
 def load_texts(

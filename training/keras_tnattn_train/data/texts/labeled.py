@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from keras_tnattn_runtime import splitting
 from keras_tnattn_train.data.names import number_of
 from keras_tnattn_train.data.stored import StoredTexts
-from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.options.errors import InputError, input_errors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,37 +75,6 @@ class LabeledTexts:
 
 
 def split_rows(labels: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Splits row numbers into two sorted parts with the same proportions of classes (stratified).
-
-    The row of a class with a single row goes to the first part. The split is not stratified if a
-    part would have fewer rows than there are classes.
-    """
-    # scikit-learn takes a second to import, which `--help` should not.
-    from sklearn.model_selection import train_test_split
-
-    counts = np.bincount(labels)
-    classes = np.count_nonzero(counts)
-    alone = counts[labels] == 1
-    if classes < 2:
-        raise InputError(
-            f"Expected at least two classes to tell apart. Received: {len(labels)} rows of one"
-        )
-    rows = np.arange(len(labels))
-    shared = rows[~alone]
-    if len(shared) < 2:
-        raise InputError(
-            f"Expected a class with two rows or more. Received: {len(labels)} rows in "
-            f"{classes} classes. Is this the column of the labels?"
-        )
-    number = int(np.ceil(fraction * len(shared)))
-    if number == len(shared):
-        raise InputError(
-            f"Expected rows to train on. Received: {len(labels)} rows, of which a fraction of "
-            f"{fraction} leaves none. Give a smaller fraction (--test-fraction) or more rows"
-        )
-    stratified = classes - np.count_nonzero(alone) <= min(number, len(shared) - number)
-    stratify = labels[shared] if stratified else None
-    first, second = train_test_split(
-        shared, test_size=number, random_state=seed, shuffle=True, stratify=stratify
-    )
-    return np.sort(np.concatenate([first, rows[alone]])), np.sort(second)
+    """Splits row numbers as `keras_tnattn_runtime.splitting` does; what it refuses are the data."""
+    with input_errors():
+        return splitting.split_rows(labels, fraction, seed)

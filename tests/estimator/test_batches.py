@@ -1,7 +1,7 @@
 import numpy as np
 from conformance import assert_same_arrays
 
-from keras_tnattn_train.data.batches import ArrayBatches, GroupedTextBatches, TextBatches
+from keras_tnattn.estimator.batches import ArrayBatches, GroupedTextBatches, TextBatches
 
 
 def test_the_order_depends_on_seed_and_epoch():

@@ -1,18 +1,16 @@
 """Keeps the linear support vector machine (SVM) itself where training gains nothing over it."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from keras_tnattn_train.classify.config import ClassifyConfig
-from keras_tnattn_train.classify.initial_weights import become_svm
-from keras_tnattn_train.data.stored import stored_array
-from keras_tnattn_train.runs.cards import DECIMALS
-from keras_tnattn_train.runs.training import outputs_of
+from keras_tnattn.estimator.batches import outputs_of
+from keras_tnattn.estimator.initial_weights import become_svm
+from keras_tnattn.estimator.settings import Settings
+from keras_tnattn_runtime.stored import stored_array
 
 CHUNK = 4096  # texts that are copied at once
 # By how many standard errors training has to be better: about 95 % of chance is below.
@@ -22,7 +20,7 @@ _LARGEST_SCALE = 100.0  # by which the scores of the SVM are multiplied
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """Which weights a run keeps, and why.
+    """Which weights a classifier keeps, and why.
 
     Attributes:
         weights: `"trained"`, or `"svm"` for those of the linear SVM.
@@ -48,11 +46,12 @@ class Kept:
 
 
 def keep_better(
-    config: ClassifyConfig,
+    settings: Settings,
     build: Callable[[], keras.Model],
     trained: keras.Model,
     train: tuple[np.ndarray, np.ndarray],
     validation: tuple[np.ndarray, np.ndarray],
+    vocabulary: Sequence[str],
 ) -> tuple[keras.Model, Kept | None]:
     """Returns the trained classifier or, unless it is better on the validation part, the SVM.
 
@@ -63,15 +62,16 @@ def keep_better(
     validation part best. Without an SVM, because the texts have one class, there is no `Kept`.
 
     Args:
-        config: The options of the run.
+        settings: The settings.
         build: Returns a new, compiled model.
         trained: The trained model.
         train: Ids `(R, L)` and labels `(R,)` that it was trained on.
         validation: The same of the validation part.
+        vocabulary: The words of all ids.
     """
     ids, labels = validation
     svm = build()
-    if not become_svm(config, svm, *train):
+    if not become_svm(settings, svm, *train, vocabulary):
         return trained, None
     probabilities = outputs_of(svm, ids)
     right = probabilities.argmax(axis=-1) == labels
@@ -81,12 +81,13 @@ def keep_better(
     is_better = gained - lost > STANDARD_ERRORS * np.sqrt(gained + lost)
     kept = Kept(
         "trained" if is_better else "svm",
-        round(float(trained_right.mean()), DECIMALS),
-        round(float(right.mean()), DECIMALS),
+        float(trained_right.mean()),
+        float(right.mean()),
     )
     if is_better:
         return trained, kept
-    become_svm(config, svm, _joined(train[0], ids), np.concatenate([train[1], labels]))
+    all_labels = np.concatenate([train[1], labels])
+    become_svm(settings, svm, _joined(train[0], ids), all_labels, vocabulary)
     last = svm.get_layer("probabilities")
     scale = best_scale(np.log(np.maximum(probabilities, 1e-30)), labels)
     last.set_weights([scale * weight for weight in last.get_weights()])
@@ -117,8 +118,3 @@ def _joined(*parts: np.ndarray) -> np.ndarray:
     """Returns the rows of several arrays of ids, in a temporary file."""
     blocks = (part[start : start + CHUNK] for part in parts for start in range(0, len(part), CHUNK))
     return stored_array(blocks, (sum(map(len, parts)), parts[0].shape[1]))
-
-
-def described(kept: Kept | None) -> dict[str, Any]:
-    """Returns the entry `kept` of `results.json` and of the model card, if there is one."""
-    return {} if kept is None else {"kept": dataclasses.asdict(kept)}

@@ -1,4 +1,4 @@
-"""Writes under another name first, so that a file or folder appears completely or not at all."""
+"""Folders that are written completely or not at all."""
 
 import contextlib
 import shutil
@@ -7,10 +7,21 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from keras_tnattn_runtime.layout import made_folder
-
 # Seconds after which what a killed export left is removed by the next one.
 _ABANDONED = 24 * 3600
+
+
+@contextlib.contextmanager
+def made_folder(path: Path) -> Iterator[None]:
+    """Makes a folder and its parents; those that stay empty are removed in the end."""
+    new = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            for folder in new:
+                folder.rmdir()
 
 
 @contextlib.contextmanager

@@ -1,4 +1,7 @@
-"""Batches in an order that a resumed run repeats."""
+"""Batches in an order that a resumed run repeats, and what a model computes from them.
+
+TensorFlow is imported only if it is the backend.
+"""
 
 import functools
 import math
@@ -138,3 +141,45 @@ def compiled_lengths(ids: np.ndarray) -> np.ndarray:
         lengths[start : start + CHUNK] = np.where(real.any(axis=1), last, 0)
     powers = 2 ** np.ceil(np.log2(np.maximum(lengths, 64))).astype("int64")
     return np.minimum(powers, length)
+
+
+def outputs_of(model: keras.Model, ids: np.ndarray) -> np.ndarray:
+    """Returns the outputs `(R, ...)` for texts `(R, L)`, read without needless padding."""
+    texts = GroupedTextBatches(ids, np.zeros(len(ids)), 256, MAX_TOKENS)
+    outputs = model.predict(as_dataset(texts), verbose=0)
+    order = np.concatenate([texts.rows(index) for index in range(len(texts))])
+    return outputs[np.argsort(order)]
+
+
+def as_dataset(batches: keras.utils.PyDataset) -> object:
+    """Returns the batches in a form for `fit`.
+
+    On TensorFlow this is a `tf.data.Dataset` without autotuning. Keras would turn autotuning on;
+    then, in TensorFlow 2.21, deleting an iterator waits for the next step of the tuner, whose
+    period doubles up to a minute, so that every long epoch ends with an idle wait.
+    `tests/training/runs/test_fitting.py` reproduces this with TensorFlow alone.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return batches
+    import tensorflow as tf
+
+    lengths_vary = getattr(batches, "lengths_vary", False)
+
+    # As in Keras, an axis whose size differs between the first two batches may vary. Batches that
+    # are drawn anew in each epoch may have equal lengths at first, and say that these vary.
+    def spec(one: np.ndarray, other: np.ndarray) -> tf.TensorSpec:
+        sizes = [
+            None if m != n or lengths_vary else m
+            for m, n in zip(one.shape[1:], other.shape[1:], strict=True)
+        ]
+        return tf.TensorSpec([None, *sizes], one.dtype)
+
+    examples = batches[0], batches[min(1, len(batches) - 1)]
+    dataset = tf.data.Dataset.from_generator(
+        lambda: (batches[index] for index in range(len(batches))),
+        output_signature=keras.tree.map_structure(spec, *examples),
+    )
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(batches)))
+    return dataset.prefetch(2).with_options(options)

@@ -1,4 +1,4 @@
-"""Writes SavedModels of numeric and other models, with Keras' exporter."""
+"""Writes files with Keras' exporters: SavedModels, and ONNX files from PyTorch."""
 
 import keyword
 import re
@@ -7,15 +7,28 @@ from typing import Any
 
 import keras
 
-from keras_small.runtimes.computation import Computation
-from keras_small.runtimes.expected import Expected, resolution_of
+from keras_small.runtimes.computation import Computation, Expected, resolution_of
 from keras_small.runtimes.tracing import steps_as_rows
 from keras_small.runtimes.trials import outputs_of
 from keras_tnattn.export.signatures import write_archive
 
 
 def write(wanted: Computation, path: Path, max_error: float) -> dict[str, str]:
-    """Writes the SavedModel of a model, which is exact, and checks it; returns no changes."""
+    """Writes the file of a model, which is exact, and checks it; returns no changes.
+
+    An ONNX file has the sizes of the specs.
+    """
+    if path.suffix == ".onnx":
+        signature = [wanted.specs]
+        wanted.model.export(path, format="onnx", verbose=False, input_signature=signature)
+    else:
+        _write_saved_model(wanted, path)
+    expected = Expected(wanted.function, wanted.examples, resolution_of(wanted.model))
+    expected.check(outputs_of(path, expected.examples))
+    return {}
+
+
+def _write_saved_model(wanted: Computation, path: Path) -> None:
     # Gradients by `keras.ops.custom_gradient` cannot be converted; no served model needs any.
     is_jax = keras.backend.backend() == "jax"
     options = {"jax2tf_kwargs": {"with_gradient": False}} if is_jax else {}
@@ -24,9 +37,6 @@ def write(wanted: Computation, path: Path, max_error: float) -> dict[str, str]:
         specs = [_with_argument_names(wanted.specs)]
         archive.track_and_add_endpoint("serve", wanted.model, specs, **options)
         write_archive(archive, path, ["serve"])
-    expected = Expected(wanted.function, wanted.examples, resolution_of(wanted.model))
-    expected.check(outputs_of(path, expected.examples, suffix=""))
-    return {}
 
 
 def _with_argument_names(specs: Any) -> Any:

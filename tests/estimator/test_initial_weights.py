@@ -5,12 +5,12 @@ from conformance import assert_same_arrays
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.svm import LinearSVC
 
-from keras_tnattn_train.classify import initial_weights
+from keras_tnattn.estimator import initial_weights
+from keras_tnattn.estimator.batches import outputs_of
+from keras_tnattn.estimator.building import compiled_model
+from keras_tnattn.estimator.initial_weights import start_from_svm, svm_weights
 from keras_tnattn_train.classify.config import ClassifyConfig
-from keras_tnattn_train.classify.initial_weights import start_from_svm, svm_weights
-from keras_tnattn_train.classify.train import compiled_model
 from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.runs.training import outputs_of
 
 WORDS = 60
 SIZES = {"vocabulary_size": WORDS, "max_words": 16, "embedding_dim": 16}
@@ -35,9 +35,9 @@ def labeled_ids(classes=3, rows=150):
 
 
 def made(classes=3, **options):
-    config = ClassifyConfig(**{**SIZES, **options})
+    settings = ClassifyConfig(**{**SIZES, **options}).settings
     keras.utils.set_random_seed(0)
-    return config, compiled_model(config, WORDS, classes, 10)
+    return settings, compiled_model(settings, WORDS, classes, 10)
 
 
 def started(ids, labels, classes=3, **options):

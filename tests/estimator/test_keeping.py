@@ -6,19 +6,24 @@ import pytest
 from run_folders import EXPORTS, exporting, interrupted_after
 from scipy.special import softmax
 from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.pipeline import make_pipeline
 from sklearn.svm import LinearSVC
 
-from keras_tnattn_train.classify import keeping, train
+from keras_tnattn.estimator import keeping
+from keras_tnattn.estimator.batches import outputs_of
+from keras_tnattn.estimator.building import compiled_model
+from keras_tnattn.estimator.initial_weights import _words_of_scikit_learn, become_svm
+from keras_tnattn.estimator.keeping import best_scale, keep_better
+from keras_tnattn.estimator.settings import Settings
+from keras_tnattn.text.words import learn_words
+from keras_tnattn_train.classify import train
 from keras_tnattn_train.classify.config import ClassifyConfig
-from keras_tnattn_train.classify.initial_weights import become_svm
-from keras_tnattn_train.classify.keeping import best_scale, keep_better
-from keras_tnattn_train.classify.train import compiled_model
 from keras_tnattn_train.cli import train as main
 from keras_tnattn_train.runs.run import Run
-from keras_tnattn_train.runs.training import outputs_of
 
 WORDS = 400
-CONFIG = ClassifyConfig(max_words=40, vocabulary_size=WORDS)
+VOCABULARY = ["", "[UNK]", *(f"w{i}" for i in range(2, WORDS))]
+SETTINGS = Settings(max_words=40, vocabulary_size=WORDS)
 
 
 def labeled_ids(rows, seed, classes=3):
@@ -35,7 +40,7 @@ def labeled_ids(rows, seed, classes=3):
 
 
 def built(classes=3):
-    return compiled_model(CONFIG, WORDS, classes, 10)
+    return compiled_model(SETTINGS, WORDS, classes, 10)
 
 
 def fitted_svm(ids, labels):
@@ -53,7 +58,7 @@ def test_a_classifier_is_the_svm_on_new_texts():
     ids, labels = labeled_ids(300, seed=0)
     new, _ = labeled_ids(500, seed=1)
     model = built()
-    become_svm(CONFIG, model, ids, labels)
+    become_svm(SETTINGS, model, ids, labels, VOCABULARY)
     expected = fitted_svm(ids, labels)(new)
     probabilities = outputs_of(model, new)
     assert np.mean(probabilities.argmax(-1) == expected.argmax(-1)) > 0.95
@@ -70,15 +75,62 @@ def test_a_classifier_of_two_classes_is_the_svm():
     ids, labels = labeled_ids(300, seed=0, classes=2)
     new, _ = labeled_ids(500, seed=1, classes=2)
     model = built(classes=2)
-    become_svm(CONFIG, model, ids, labels)
+    become_svm(SETTINGS, model, ids, labels, VOCABULARY)
     expected = fitted_svm(ids, labels)(new) > 0
     assert np.mean(outputs_of(model, new).argmax(-1) == expected) > 0.95
+
+
+def sentences(rows, seed):
+    """Texts of words with and without apostrophes, of one letter and of many, short and long."""
+    rng = np.random.default_rng(seed)
+    common = ["it's", "don't", "'tis", "a", "I", "7", "the", "of", "café", "o'clock's"]
+    labels = rng.integers(0, 3, rows)
+    texts = []
+    for label in labels:
+        topic = [f"t{label}{i}{suffix}" for i in range(20) for suffix in ("", "'s")]
+        length = rng.choice([4, 20, 300])
+        words = rng.choice([*topic, *(f"w{i}" for i in range(300)), *(common * 20)], length)
+        texts.append(" ".join(words))
+    return texts, labels
+
+
+def test_its_words_are_those_of_scikit_learn():
+    (texts, labels), (new, _) = sentences(300, seed=0), sentences(600, seed=1)
+    vectorizer = learn_words(texts, max_words=300)
+    settings = Settings(vocabulary_size=1000)
+    model = compiled_model(settings, vectorizer.vocabulary_size(), 3, 10)
+    become_svm(settings, model, vectorizer(texts), labels, vectorizer.get_vocabulary())
+    svm = make_pipeline(TfidfVectorizer(), LinearSVC(random_state=0)).fit(texts, labels)
+    expected = svm.decision_function(new)
+    logits = np.log(outputs_of(model, vectorizer(new)))
+    assert np.mean(logits.argmax(-1) == expected.argmax(-1)) > 0.97
+    logits -= logits.mean(axis=1, keepdims=True)
+    expected -= expected.mean(axis=1, keepdims=True)
+    assert np.corrcoef(logits.ravel(), expected.ravel())[0, 1] > 0.98
+
+
+def test_a_letter_may_be_a_word_of_other_scripts():
+    vocabulary = ["", "[UNK]", "a", "it's", "it", "\u6211", "don't", "_"]
+    words = _words_of_scikit_learn(vocabulary, "words").toarray().tolist()
+    assert words == [[0] * 3, [0] * 3, [0] * 3, [1, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1], [0] * 3]
+    assert _words_of_scikit_learn(vocabulary, "characters").diagonal().tolist() == [1] * 8
+
+
+def test_a_class_without_texts_is_not_predicted():
+    ids, labels = labeled_ids(300, seed=0)
+    for missing in (0, 2):
+        model = built(classes=4 - missing)
+        kept = labels != missing
+        become_svm(SETTINGS, model, ids[kept], labels[kept], VOCABULARY)
+        predicted = outputs_of(model, ids).argmax(-1)
+        assert missing not in predicted
+        assert len(np.unique(predicted)) == 2
 
 
 def test_texts_without_words_leave_finite_weights():
     ids, labels = labeled_ids(40, seed=0)
     model = built()
-    become_svm(CONFIG, model, np.ones_like(ids), labels)
+    assert not become_svm(SETTINGS, model, np.ones_like(ids), labels, VOCABULARY)
     assert all(np.isfinite(weight).all() for weight in model.get_weights())
 
 
@@ -106,7 +158,7 @@ def test_training_has_to_be_clearly_better(monkeypatch, gained, lost, weights):
         return np.eye(3)[(labels + wrong) % 3]
 
     monkeypatch.setattr(keeping, "outputs_of", outputs)
-    model, kept = keep_better(CONFIG, built, trained, train_part, (ids, labels))
+    model, kept = keep_better(SETTINGS, built, trained, train_part, (ids, labels), VOCABULARY)
     assert kept.weights == weights
     assert (model is trained) == (weights == "trained")
     assert kept.svm_validation_accuracy == pytest.approx(1 - gained / 60, abs=1e-4)
@@ -117,7 +169,7 @@ def test_texts_of_one_class_keep_the_trained_weights():
     ids, labels = labeled_ids(40, seed=0)
     trained = built()
     parts = (ids, np.zeros_like(labels)), (ids, labels)
-    model, kept = keep_better(CONFIG, built, trained, *parts)
+    model, kept = keep_better(SETTINGS, built, trained, *parts, VOCABULARY)
     assert model is trained
     assert kept is None
 
@@ -125,7 +177,7 @@ def test_texts_of_one_class_keep_the_trained_weights():
 def test_a_kept_svm_has_seen_the_validation_part_and_knows_how_sure_it_is():
     ids, labels = labeled_ids(200, seed=0)
     validation = labeled_ids(100, seed=2)
-    model, kept = keep_better(CONFIG, built, built(), (ids, labels), validation)
+    model, kept = keep_better(SETTINGS, built, built(), (ids, labels), validation, VOCABULARY)
     assert kept.weights == "svm"
     whole = (np.concatenate([ids, validation[0]]), np.concatenate([labels, validation[1]]))
     expected = fitted_svm(*whole)(validation[0])
@@ -162,8 +214,8 @@ def test_scores_that_are_always_right_do_not_become_certain():
     ],
 )
 def test_what_is_no_svm_keeps_the_trained_weights(options):
-    assert ClassifyConfig().may_keep_svm
-    assert not ClassifyConfig(**options).may_keep_svm
+    assert ClassifyConfig().settings.may_keep_svm
+    assert not ClassifyConfig(**options).settings.may_keep_svm
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +251,11 @@ def test_a_run_says_what_it_keeps(table, tmp_path, capsys):
 
 
 def test_weights_that_are_clearly_better_are_kept(table, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(keeping, "become_svm", lambda config, model, ids, labels: True)
+    def answer_one_class(settings, model, ids, labels, vocabulary):
+        model.set_weights([np.zeros_like(weight) for weight in model.get_weights()])
+        return True
+
+    monkeypatch.setattr(keeping, "become_svm", answer_one_class)
     folder = tmp_path / "run"
     assert main(arguments(table, folder)) == 0
     assert "kept: the trained weights" in capsys.readouterr().out
