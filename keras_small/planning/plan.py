@@ -10,12 +10,12 @@ import numpy as np
 
 from keras_small.asked.batches import are_equal, outputs_of
 from keras_small.asked.data import CalibrationData
-from keras_small.asked.progress import is_told, tell
+from keras_small.asked.progress import is_told, note, tell, with_bar
 from keras_small.asked.renumbering import Renumbering
 from keras_small.formats import candidates_for
 from keras_small.formats.candidates import Candidate
 from keras_small.formats.runtime_tables import bits_for, fit_for
-from keras_small.planning.estimate import describe_cost
+from keras_small.planning.estimate import describe_cost, multiplications
 from keras_small.planning.options import FLOATS, Options
 from keras_small.planning.table_costs import measure_tables
 from keras_small.storage.sizes import byte_count
@@ -122,8 +122,10 @@ def _collect(plan: Plan, paths: Sequence[str], formats: Sequence[str]) -> None:
     """Collects the candidates for some layers."""
     runtime = plan.options.for_runtime
     bits = plan.options.widths
-    for number, path in enumerate(paths, 1):
-        tell("layer %d of %d: %s", number, len(paths), path)
+    layers = [plan.inventory.places[path].layer for path in paths]
+    costs = [float(multiplications(layer, bool(formats), bits[-1])) for layer in layers]
+    for path in with_bar(paths, costs):
+        note("looking for candidates of %s", path)
         try:
             found = candidates_of(plan, path, formats, bits, runtime)
             layer = plan.inventory.places[path].layer

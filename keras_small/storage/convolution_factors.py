@@ -13,8 +13,9 @@ import numpy as np
 
 from keras_tnattn.ops import low_rank
 
-# The share of the mean second moment that is added to each in least squares.
-_RIDGE = 1e-4
+# The share of the mean second moment that is added to each in least squares, and in float32.
+_RIDGE = 1e-6
+_SINGLE_RIDGE = 1e-4
 
 
 def kernel_error(
@@ -162,6 +163,8 @@ class _LeastSquares:
     """
 
     def __init__(self, basis: np.ndarray, target: np.ndarray, moment: np.ndarray | None) -> None:
+        single = moment is not None and moment.dtype == "float32"
+        self._ridge = _SINGLE_RIDGE if single else _RIDGE
         height, width, channels, filters = target.shape
         basis = basis.reshape(height, channels, -1)
         size = width * basis.shape[-1]
@@ -183,7 +186,7 @@ class _LeastSquares:
     def solution(self, columns: np.ndarray) -> np.ndarray:
         """Returns `X` for the columns of these indices."""
         gram = self._gram[np.ix_(columns, columns)]
-        gram = gram + (_RIDGE * np.trace(gram) / len(gram) + 1e-30) * np.eye(len(gram))
+        gram = gram + (self._ridge * np.trace(gram) / len(gram) + 1e-30) * np.eye(len(gram))
         return np.linalg.solve(gram, self._products[columns])
 
 

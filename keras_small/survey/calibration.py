@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_small.asked.batches import DataError, number_of_rows, outputs_of
+from keras_small.asked.progress import with_bar
 from keras_small.storage.latest import remember_latest
 from keras_small.survey.kinds import input_rows, is_table, row_size, rows_read
 from keras_small.survey.repeated_calls import Runner
@@ -153,7 +154,8 @@ def observe(
     run = Runner(model, reader.read, runs=len(batches))
     first: list[list[np.ndarray]] = []
     numbers = 0
-    for number, batch in enumerate(batches):
+    for number in with_bar(range(len(batches)), [1.0] * len(batches)):
+        batch = batches[number]
         found = run.nested(batch)
         outputs = keras.tree.flatten(found["outputs"])
         numbers += sum(array.size for array in outputs)

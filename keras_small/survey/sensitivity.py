@@ -22,7 +22,7 @@ from keras import ops
 
 from keras_small.asked.batches import are_probabilities, number_of_rows, some_batches
 from keras_small.asked.data import CalibrationData
-from keras_small.asked.progress import tell
+from keras_small.asked.progress import tell, with_bar
 from keras_small.survey.calibration import Statistics
 from keras_small.survey.errors import low_rank_table
 from keras_small.survey.kinds import has_kernel, is_table
@@ -85,7 +85,8 @@ def measure_sensitivity(
     in_logs = [are_probabilities(x) for x in outputs[0]]
     measured = _Gradients(model, layers, in_logs)
     try:
-        for batch in chosen * repeats:
+        tried = chosen * repeats
+        for batch in with_bar(tried, [1.0] * len(tried)):
             measured.add(batch)
     except MemoryError:
         raise

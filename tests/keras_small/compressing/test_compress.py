@@ -325,7 +325,7 @@ def test_the_progress_of_a_large_table_is_reported(caplog):
     assert re.fullmatch(
         r"layers that can be replaced: 1, 38.4 kB in total; expected time: about \d+ \w+", cost
     )
-    assert others == ["layer 1 of 1: words", *groups, "building the small model"]
+    assert others == ["looking for candidates of words", *groups, "building the small model"]
 
 
 def test_the_divergence_of_logits_is_that_of_their_softmax():
