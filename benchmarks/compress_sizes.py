@@ -5,9 +5,10 @@
     KERAS_BACKEND=jax python benchmarks/compress_sizes.py --models digits bilstm
 
 Each way of making each model smaller runs in a process of its own. The seconds are those of the
-processor, without imports and the making of the model; the peak is that of the memory that the
-process itself holds, without the pages of files, sampled every 5 ms, and the start what it held
-before. Beside the seconds of the clock is the time that `compress` expected. Weights and inputs are random, of seed 0, so that nothing is fetched.
+processor, without imports and the making of the model. The peak is that of the memory which the
+process itself holds, without the pages of files, sampled every 5 ms; the start is what it held
+before. The last column is the time that `compress` expected by the clock. Weights and inputs are
+random, of seed 0, so that nothing is fetched.
 """
 
 import argparse

@@ -161,6 +161,11 @@ class CalibrationData:
         self.batches = Slices(self._read, self._rows)
         self.small_batches = Slices(self._read, min(rows, most))
 
+    @property
+    def rows(self) -> int:
+        """The number of rows of all batches."""
+        return sum(len(rows) for _, rows in self._read)
+
     def first_rows(self, rows: int) -> Any:
         """Returns some rows of the first batch."""
         return Slices(self._read[:1], rows)[0]

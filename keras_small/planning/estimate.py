@@ -9,18 +9,16 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_small.asked.batches import outputs_of
-from keras_small.asked.data import CalibrationData
 from keras_small.formats.grouped_rows import BLOCK
 from keras_small.formats.tensor_train import GRAM_NUMBERS, MINIMUM_ROWS
 from keras_small.storage.layer_chain import CONVOLUTIONS
 from keras_small.storage.sizes import byte_count
-from keras_small.survey.inventory import Inventory
 from keras_small.survey.kinds import is_plain_table, is_table
+from keras_small.survey.survey import Survey
 
 # Costs in products of two floats, each in the units that its comment names; they were fitted to the
-# models of benchmarks/compress_sizes.py. Of a matrix `(m, n)`, in units of `m^3` for its inputs `m`:
-# the second moment and its factors.
+# models of benchmarks/compress_sizes.py. Of a matrix `(m, n)` in units of `m^3`, of its inputs: the
+# second moment and its factors.
 _MOMENT_COST = 4
 # Of a matrix `(m, n)` in units of `m^2 n`: roundings that make up for each other.
 _ROUNDING_COST = 2
@@ -40,23 +38,21 @@ _ROUNDED_CORES_COST = 2**17
 _MODEL_COST = 2**36
 # The same for each layer: an eighth of a second, for roundings of a sample of each width.
 _LAYER_COST = 2**32
-# Runs of the model on all batches, step by step: the inputs of the layers, there and back for the
-# gradients, the moments of outputs, two comparisons and a report.
-_PASSES = 9
-# Runs that JAX compiles.
+# Runs of the model on all batches: the inputs of the layers, there and back for the gradients, the
+# moments of outputs, two comparisons and a report.
+_PASSES = 10
+# Functions of the model that are compiled.
 _PROGRAMS = 6
 
 
-def describe_cost(
-    inventory: Inventory, factored: bool, data: CalibrationData | None, bits: int | None
-) -> str:
+def describe_cost(survey: Survey, factored: bool, bits: int | None) -> str:
     """Returns how much there is to do, and about how long it takes."""
-    layers = inventory.replaceable_layers
+    layers = survey.copy.replaceable_layers
     run = None
     batches = 0
-    if data is not None:
-        run = functools.partial(outputs_of, inventory.model, data.small_batches[0])
-        batches = len(data.small_batches)
+    if survey.data is not None:
+        run = functools.partial(survey.comparison.outputs_of_original, survey.data.batches[0])
+        batches = len(survey.data.batches)
     seconds = readable(expected_seconds(layers, factored, run, batches, bits))
     size = readable_size(sum(map(byte_count, layers.values())))
     return (
@@ -80,11 +76,9 @@ def expected_seconds(
     """
     seconds = 0.0
     if run is not None:
-        compiling = timeit.timeit(run, number=1)
+        first_run = timeit.timeit(run, number=1)
         of_run = timeit.timeit(run, number=1)
-        seconds += _PASSES * batches * of_run
-        if keras.backend.backend() == "jax":
-            seconds += _PROGRAMS * max(compiling - of_run, 0.0)
+        seconds += _PASSES * batches * of_run + _PROGRAMS * max(first_run - of_run, 0.0)
     matrix = np.ones((512, 512), "float32")
     per_product = timeit.timeit(lambda: matrix @ matrix, number=20) / 20 / 512**3
     products = _MODEL_COST + sum(

@@ -92,7 +92,7 @@ def make_plan(survey: Survey, options: Options, factor: float = math.inf) -> Pla
     formats = options.format_names
     factored = bool(formats) and not (integers_suffice or options.coded)
     if is_told():
-        tell(describe_cost(inventory, factored, data, options.minimum_bits))
+        tell(describe_cost(survey, factored, options.minimum_bits))
     sample = None if data is None else data.small_batches[0]
     plan = Plan(inventory, total, options, sample, _statistics(inventory, data))
     if integers_first:

@@ -47,6 +47,10 @@ class Comparison:
         self._outputs = self._runner(original.model)
         self._latest: tuple[keras.Model, Runner] | None = None
 
+    def outputs_of_original(self, batch: Any) -> list[np.ndarray]:
+        """Returns the flattened outputs of the original for a batch."""
+        return self._outputs(batch)
+
     def without_metric(self) -> "Comparison":
         """Returns a comparison of the outputs alone."""
         return Comparison(self.original, None, self.data)

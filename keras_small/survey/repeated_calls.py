@@ -13,6 +13,8 @@ from keras_small.survey.on_backends import compiled
 
 # Runs on inputs of the same shapes before compiling, which takes as long as a few runs, pays.
 _EAGER_RUNS = 4
+# So many runs are compiled from the first one on.
+COMPILED_RUNS = 2 * _EAGER_RUNS
 
 
 class Runner:
@@ -35,7 +37,7 @@ class Runner:
         self._runs: dict[tuple, int] = collections.Counter()
         self._compiled = compiled(self._named_for_graphs, model.variables)
         # JAX compiles a loop, of a recurrent layer say, in each run step by step.
-        at_once = runs >= 2 * _EAGER_RUNS or keras.backend.backend() == "jax"
+        at_once = runs >= COMPILED_RUNS or keras.backend.backend() == "jax"
         self._first = 0 if at_once else _EAGER_RUNS
 
     def __call__(self, inputs: Any) -> list[np.ndarray]:

@@ -12,6 +12,7 @@ import keras
 from keras_small.asked.batches import data_errors, outputs_of
 from keras_small.asked.data import CalibrationData
 from keras_small.survey.inventory import Inventory
+from keras_small.survey.repeated_calls import COMPILED_RUNS
 from keras_small.survey.watching import Call, watch_calls
 
 # Maximum bytes of the outputs of all layers in one run.
@@ -29,8 +30,11 @@ def cut_to_memory(data: CalibrationData, inventory: Inventory) -> None:
         data.cut(fixed)
         return
     rows = rows_at_once(inventory, data.first_rows(1))
-    factor = 1 if keras.backend.backend() == "torch" else _COMPILED_FACTOR
-    data.cut(rows, min(_MAXIMUM_ROWS, factor * rows))
+    # Fewer runs than this are not compiled.
+    compiled = min(_COMPILED_FACTOR * rows, data.rows // COMPILED_RUNS)
+    if keras.backend.backend() == "torch":
+        compiled = rows
+    data.cut(rows, min(_MAXIMUM_ROWS, max(rows, compiled)))
 
 
 def rows_at_once(inventory: Inventory, row: Any) -> int:
