@@ -13,7 +13,7 @@ from keras_small.formats.grouped_rows import BLOCK
 from keras_small.formats.tensor_train import GRAM_NUMBERS, MINIMUM_ROWS
 from keras_small.storage.layer_chain import CONVOLUTIONS
 from keras_small.storage.sizes import byte_count
-from keras_small.survey.kinds import is_plain_table, is_table
+from keras_small.survey.kinds import has_kernel, is_plain_table
 from keras_small.survey.survey import Survey
 
 # Costs in products of two floats, each in the units that its comment names; they were fitted to the
@@ -96,7 +96,7 @@ def multiplications(layer: keras.layers.Layer, factored: bool, bits: int | None 
         size = int(np.prod(weight.shape))
         columns = int(weight.shape[-1])
         rows = size // columns
-        if not is_table(layer):
+        if has_kernel(layer):
             products += _MOMENT_COST * rows**3 + _ROUNDING_COST * rows * size
         if factored:
             products += _FACTORING_COST * size * min(columns, rows)
