@@ -44,32 +44,32 @@ def compiled(
 
 
 # Calls its argument with each tensor that counts, and goes on with what it returns.
-Compute = Callable[[Callable[[Tensor], Tensor]], Tensor]
+Compute = Callable[[Callable[[Tensor], Tensor]], tuple[Tensor, Any]]
 
 
-def gradients(compute: Compute) -> tuple[list[Tensor], list[Tensor]]:
+def gradients(compute: Compute) -> tuple[list[Tensor], list[Tensor], Any]:
     """Returns the tensors that a computation goes through, and its gradients by them.
 
     Args:
         compute: Function that passes tensors to its argument, goes on with the results, and returns
-            a number. It may be called twice.
+            a number, and anything else. It may be called twice.
 
     Returns:
-        The tensors in the order in which they were passed, and the gradients; those of tensors on
-        which the number does not depend are zeros.
+        The tensors in the order in which they were passed; the gradients, which are zeros by
+        tensors on which the number does not depend; and what else was returned.
 
     Example:
         >>> import keras
         >>> from keras_small.survey.on_backends import gradients
         >>> x = keras.ops.convert_to_tensor([2.0, 3.0])
-        >>> tensors, found = gradients(lambda note: keras.ops.sum(note(x) ** 2))
+        >>> _, found, _ = gradients(lambda note: (keras.ops.sum(note(x) ** 2), None))
         >>> [float(value) for value in found[0]]
         [4.0, 6.0]
     """
     return _BACKENDS[keras.backend.backend()](compute)
 
 
-def _with_tensorflow(compute: Compute) -> tuple[list[Tensor], list[Tensor]]:
+def _with_tensorflow(compute: Compute) -> tuple[list[Tensor], list[Tensor], Any]:
     import tensorflow as tf
 
     tensors: list[Tensor] = []
@@ -81,11 +81,11 @@ def _with_tensorflow(compute: Compute) -> tuple[list[Tensor], list[Tensor]]:
             tensors.append(tensor)
             return tensor
 
-        number = compute(note)
-    return tensors, tape.gradient(number, tensors, unconnected_gradients="zero")
+        number, others = compute(note)
+    return tensors, tape.gradient(number, tensors, unconnected_gradients="zero"), others
 
 
-def _with_torch(compute: Compute) -> tuple[list[Tensor], list[Tensor]]:
+def _with_torch(compute: Compute) -> tuple[list[Tensor], list[Tensor], Any]:
     import torch
 
     tensors: list[Tensor] = []
@@ -97,13 +97,13 @@ def _with_torch(compute: Compute) -> tuple[list[Tensor], list[Tensor]]:
         return tensor
 
     with torch.enable_grad():
-        number = compute(note)
+        number, others = compute(note)
         found = torch.autograd.grad(number, tensors, allow_unused=True)
     pairs = zip(tensors, found, strict=True)
-    return tensors, [torch.zeros_like(x) if grad is None else grad for x, grad in pairs]
+    return tensors, [torch.zeros_like(x) if grad is None else grad for x, grad in pairs], others
 
 
-def _with_jax(compute: Compute) -> tuple[list[Tensor], list[Tensor]]:
+def _with_jax(compute: Compute) -> tuple[list[Tensor], list[Tensor], Any]:
     import jax
 
     specs: list[Any] = []
@@ -114,7 +114,7 @@ def _with_jax(compute: Compute) -> tuple[list[Tensor], list[Tensor]]:
 
     jax.eval_shape(lambda: compute(note_spec))
 
-    def shifted(shifts: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    def shifted(shifts: Sequence[Tensor]) -> tuple[Tensor, Any]:
         tensors: list[Tensor] = []
 
         def note(tensor: Tensor) -> Tensor:
@@ -122,11 +122,12 @@ def _with_jax(compute: Compute) -> tuple[list[Tensor], list[Tensor]]:
             tensors.append(tensor)
             return tensor + shift
 
-        return compute(note), tensors
+        number, others = compute(note)
+        return number, (tensors, others)
 
     zeros = [ops.zeros(shape, dtype) for shape, dtype in specs]
-    found, tensors = jax.grad(shifted, has_aux=True)(zeros)
-    return tensors, found
+    found, (tensors, others) = jax.grad(shifted, has_aux=True)(zeros)
+    return tensors, found, others
 
 
 _BACKENDS = {"tensorflow": _with_tensorflow, "torch": _with_torch, "jax": _with_jax}

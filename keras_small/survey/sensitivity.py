@@ -222,10 +222,8 @@ class _Gradients:
 
     def _squares(self, inputs: Any) -> dict[str, Any]:
         batch, signs = inputs
-        size = ops.zeros(())
 
-        def compute(note: Callable[[Tensor], Tensor]) -> Tensor:
-            nonlocal size
+        def compute(note: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
             self._paths = []
 
             def pass_on(path: str, tensor: Tensor) -> Tensor:
@@ -238,12 +236,11 @@ class _Gradients:
                 _comparable_tensor(x, in_log)
                 for x, in_log in zip(keras.tree.flatten(outputs), self._in_logs, strict=True)
             ]
-            size = sum(ops.sum(ops.square(x)) for x in flat)
             joined = ops.concatenate([ops.reshape(x, (-1,)) for x in flat])
             places = ops.arange(joined.shape[0], dtype="int32") % _SIGNS
-            return ops.sum(joined * ops.take(signs, places))
+            return ops.sum(joined * ops.take(signs, places)), ops.sum(ops.square(joined))
 
-        tensors, found = gradients(compute)
+        tensors, found, size = gradients(compute)
         pairs = [
             (ops.cast(x, "float32"), ops.cast(grad, "float32"))
             for x, grad in zip(tensors, found, strict=True)
