@@ -107,6 +107,7 @@ WITH_TENSORFLOW = (
     "keras_tnattn/estimator/batches.py",
     "keras_tnattn/export",
     "keras_small/runtimes",
+    "keras_small/survey/on_backends.py",
 )
 
 

@@ -5,7 +5,7 @@ on all rows, or for arrays of more than 4,096 rows on 1,023 others.
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -35,7 +35,8 @@ class Data:
     Args:
         inputs: Arrays, or an iterable of batches, as for `data` of `compress`. Frames, sparse
             matrices and arrays of other libraries become arrays of NumPy.
-        batch_size: Rows per batch, if `inputs` are arrays. Defaults to 32.
+        batch_size: Maximum rows of a call of the model. Default: as many as keep the outputs of all
+            layers together within 128 MB, and at most 256; of an iterable each batch, if it does.
         kept_ids: The number of leading ids, such as padding and unknown, that do not change: fewer
             than all, and at least 1 for an embedding that masks padding (`mask_zero`). All other
             ids may be renumbered, which saves the table of positions of an embedding in groups or
@@ -57,11 +58,12 @@ class Data:
     """
 
     inputs: Any
-    batch_size: int = 32
+    batch_size: int | None = None
     kept_ids: int | None = None
 
     def __post_init__(self) -> None:
-        check_int("batch_size", self.batch_size)
+        if self.batch_size is not None:
+            check_int("batch_size", self.batch_size)
         if self.kept_ids is not None:
             check_int("kept_ids", self.kept_ids, at_least=0)
         if self.inputs is None:
@@ -80,6 +82,32 @@ def as_data(data: Any) -> Data | None:
     return dataclasses.replace(given, inputs=as_arrays(given.inputs))
 
 
+class Slices(Sequence):
+    """Batches of a few rows each, which are cut from larger ones when they are read.
+
+    Args:
+        batches: Pairs of a batch, arrays of several rows or a structure of such arrays, and the
+            numbers of the rows to read.
+        rows: Maximum rows of a slice.
+    """
+
+    def __init__(self, batches: Iterable[tuple[Any, np.ndarray | range]], rows: int) -> None:
+        self._slices = [
+            (batch, numbers[start : start + rows])
+            for batch, numbers in batches
+            for start in range(0, len(numbers), rows)
+        ]
+
+    def __len__(self) -> int:
+        return len(self._slices)
+
+    def __getitem__(self, index: Any) -> Any:
+        batch, numbers = self._slices[index]
+        # A range without a copy.
+        rows: Any = slice(numbers.start, numbers.stop) if isinstance(numbers, range) else numbers
+        return keras.tree.map_structure(lambda array: array[rows], batch)
+
+
 class CalibrationData:
     """Inputs of a model that were read.
 
@@ -90,7 +118,9 @@ class CalibrationData:
 
     Attributes:
         arrays: All inputs, if they are arrays; otherwise `None`.
-        batches: Batches of inputs, of 1,024 rows together or a little more.
+        batches: Batches of inputs, of 1,024 rows together or a little more, of one row each until
+            `cut` says how many fit.
+        small_batches: The same rows in batches for runs that keep the outputs of all layers.
         kept_ids: As in `Data`.
 
     Raises:
@@ -104,18 +134,41 @@ class CalibrationData:
         self.arrays: Any = None
         if are_arrays(data.inputs):
             self.arrays = read_arrays(data.inputs, num_inputs)
-            rows = _spread(number_of_rows(self.arrays))
-            self.batches = list(self._batches_of_rows(rows))
+            rows = number_of_rows(self.arrays)
+            chosen = range(rows) if rows <= _CALIBRATION_ROWS else _spread(rows)
+            self._read = [(self.arrays, chosen)]
         else:
-            self.batches = self._first_batches()
-        if not self.batches:
+            self._read = [_whole(batch) for batch in self._first_batches()]
+        if not any(len(rows) for _, rows in self._read):
             raise ValueError("Expected data of at least one row. Received: no rows")
-        for array in keras.tree.flatten(self.batches):
+        for array in keras.tree.flatten([batch for batch, _ in self._read]):
             if not array.size:
                 raise ValueError(
                     "Expected rows of at least one number, such as texts of one word. Received: "
                     f"an array of shape {array.shape}"
                 )
+        self.cut(1)
+
+    def cut(self, rows: int, compiled_rows: int | None = None) -> None:
+        """Cuts all batches into slices of a maximum of rows, or of the caller's batch size.
+
+        Args:
+            rows: Maximum rows of a run that keeps the outputs of all layers.
+            compiled_rows: Maximum rows of a compiled run. Default: `rows`.
+        """
+        most = self._data.batch_size or _CALIBRATION_ROWS
+        self._rows = min(compiled_rows or rows, most)
+        self.batches = Slices(self._read, self._rows)
+        self.small_batches = Slices(self._read, min(rows, most))
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of all batches."""
+        return sum(len(rows) for _, rows in self._read)
+
+    def first_rows(self, rows: int) -> Any:
+        """Returns some rows of the first batch."""
+        return Slices(self._read[:1], rows)[0]
 
     def _first_batches(self) -> list[Any]:
         batches = []
@@ -132,12 +185,6 @@ class CalibrationData:
             inputs, _ = inputs_and_labels(as_arrays(batch), self._num_inputs)
             yield keras.tree.map_structure(ops.convert_to_numpy, inputs)
 
-    def _batches_of_rows(self, rows: np.ndarray) -> Iterator[Any]:
-        size = self._data.batch_size
-        for start in range(0, len(rows), size):
-            chosen = rows[start : start + size]
-            yield keras.tree.map_structure(lambda array, rows=chosen: array[rows], self.arrays)
-
     def report_batches(self) -> Iterator[Any]:
         """Yields batches of the rows on which a report measures errors.
 
@@ -145,15 +192,20 @@ class CalibrationData:
         calibration; and for a generator the calibration, which was read already.
         """
         if self.arrays is not None:
-            rows = np.arange(number_of_rows(self.arrays))
+            rows: Any = range(number_of_rows(self.arrays))
             if len(rows) > _REPORT_ROWS:
                 watched = _spread(len(rows))
                 rows = (watched[:-1] + watched[1:]) // 2
-            yield from self._batches_of_rows(rows)
+            yield from Slices([(self.arrays, rows)], self._rows)
         elif isinstance(self._data.inputs, Iterator) or not number_of_batches(self._data.inputs):
             yield from self.batches
         else:
-            yield from self._every_read()
+            for batch in self._every_read():
+                yield from Slices([_whole(batch)], self._rows)
+
+
+def _whole(batch: Any) -> tuple[Any, range]:
+    return batch, range(number_of_rows(batch))
 
 
 def read_arrays(data: Any, num_inputs: int | None) -> Any:

@@ -3,7 +3,17 @@
 import contextlib
 import contextvars
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+import keras
+
+Entry = TypeVar("Entry")
+
+# What is over sooner needs no bar, and lines of files no more updates than one in a second.
+_SECONDS_WITHOUT_BAR = 2.0
+_SECONDS_BETWEEN_UPDATES = 1.0
 
 _log = logging.getLogger("keras_small")
 # Of the current thread, so that other compressions at the same time are not printed.
@@ -20,6 +30,30 @@ def tell(message: str, *values: object) -> None:
     _log.info(message, *values)
     if _verbose.get():
         print(message % values, flush=True)
+
+
+def note(message: str, *values: object) -> None:
+    """Logs a line that a bar stands for where lines are printed."""
+    _log.info(message, *values)
+
+
+def with_bar(entries: Iterable[Entry], costs: Iterable[float]) -> Iterator[Entry]:
+    """Yields entries, and shows a bar with the remaining time once they take some seconds.
+
+    Args:
+        entries: What is worked on one after the other.
+        costs: The cost of each entry, in any unit.
+    """
+    pairs = list(zip(entries, costs, strict=True))
+    total = sum(cost for _, cost in pairs) or 1.0
+    bar = keras.utils.Progbar(100, interval=_SECONDS_BETWEEN_UPDATES, unit_name="percent")
+    start = time.monotonic()
+    done = 0.0
+    for entry, cost in pairs:
+        yield entry
+        done += cost
+        if _verbose.get() and time.monotonic() - start > _SECONDS_WITHOUT_BAR:
+            bar.update(round(100 * done / total))
 
 
 @contextlib.contextmanager

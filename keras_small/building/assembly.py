@@ -62,6 +62,12 @@ class Assembly:
     def _pair(self, path: str) -> tuple[keras.layers.Layer, keras.layers.Layer]:
         return self.floating.places[path].layer, self.small.places[path].layer
 
+    @property
+    def equal_floats(self) -> Inventory:
+        """The model that computes what `small` does, with floats if they stand for its integers."""
+        known = all(roundings(*self._pair(path)) for path in self.quantize)
+        return self.floating if known else self.small
+
     def quantized_again(self) -> keras.Model:
         """Returns a new small model with the present weights of `floating`."""
 

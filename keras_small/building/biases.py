@@ -17,15 +17,17 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_small.asked.batches import outputs_of, some_batches
+from keras_small.asked.batches import number_of_rows, some_batches
 from keras_small.asked.data import CalibrationData
 from keras_small.asked.progress import tell
 from keras_small.asked.renumbering import Renumbering
 from keras_small.building.assembly import Assembly
 from keras_small.planning.plan import Plan
-from keras_small.survey.calibration import Call, watch_calls, with_activation
 from keras_small.survey.comparing import Comparison
 from keras_small.survey.inventory import Inventory
+from keras_small.survey.repeated_calls import Runner
+from keras_small.survey.watching import Call, watch_calls, with_activation
+from keras_tnattn.typing import Tensor
 
 Layers = Mapping[str, keras.layers.Layer]
 # Of each call the means of the outputs and of their squares, and the rows.
@@ -58,15 +60,16 @@ class BiasCorrection:
         models = [self._layers_of(assembly.small)]
         if floating is not small:
             models.append(self._layers_of(assembly.floating))
+        equal = assembly.equal_floats  # which is faster, because it restores no integers
 
         def value() -> tuple[float, float]:
             """Returns the error and the negative metric, neither of which may rise."""
-            error, _ = comparison.error_of(small, self.batches, renumbering)
+            error, _ = comparison.error_of(equal.model, self.batches, renumbering)
             return error, -(comparison.metric_of(small) or 0.0)
 
         before = value()
         inputs = [renumbering(batch) for batch in self.observed]
-        changes = corrections(models[0], small, inputs, self.moments)
+        changes = corrections(self._layers_of(equal), equal.model, inputs, self.moments)
         former = [model.get_weights() for model in (small, floating)]
         for layers in models:
             correct(layers, changes)
@@ -106,16 +109,25 @@ def bias_of(layer: keras.layers.Layer) -> keras.Variable | None:
 
 def moments_of(layers: Layers, model: keras.Model, batches: Sequence[Any]) -> Moments:
     """Returns the moments of the outputs of layers, before their activations."""
-    moments: Moments = {path: [] for path in layers}
 
-    def note(path: str, outputs: Any) -> Any:
-        moments[path].append((_moments(outputs, layers[path]), len(outputs)))
-        return outputs
+    def read(inputs: Any) -> dict[str, list[Tensor]]:
+        found: dict[str, list[Tensor]] = {path: [] for path in layers}
 
-    with _watched_before_activation(layers, note) as failures:
-        for batch in batches:
-            outputs_of(model, batch)
-    return {path: found for path, found in moments.items() if path not in failures}
+        def note(path: str, outputs: Tensor) -> Tensor:
+            found[path].append(_moments(outputs, layers[path]))
+            return outputs
+
+        with _watched_before_activation(layers, note) as failures:
+            model(inputs, training=False)
+        return {path: calls for path, calls in found.items() if path not in failures}
+
+    moments: Moments = {}
+    run = Runner(model, read, runs=len(batches))
+    for batch in batches:
+        rows = number_of_rows(batch)
+        for path, calls in run.nested(batch).items():
+            moments.setdefault(path, []).extend((moment, rows) for moment in calls)
+    return moments
 
 
 def corrections(
@@ -125,40 +137,81 @@ def corrections(
     layers = {path: layer for path, layer in layers.items() if path in expected}
     actual: Moments = {path: [] for path in layers}
 
-    def correct(path: str, outputs: Any) -> Any:
-        found = actual[path]
-        if len(found) == len(expected[path]):  # a call that the original did not make
-            return outputs
-        found.append((_moments(outputs, layers[path]), len(outputs)))
-        # The layers behind see the correction up to this batch.
-        factor, change = (ops.cast(x, outputs.dtype) for x in correction(path))
-        return outputs * factor + change
+    def read(inputs: Any) -> dict[str, list[Tensor]]:
+        batch, before, rows, wanted = inputs
+        found: dict[str, list[Tensor]] = {path: [] for path in layers}
 
-    def correction(path: str) -> tuple[np.ndarray, np.ndarray]:
-        found = actual[path]
-        mean, square = _average(expected[path][: len(found)])
-        own_mean, own_square = _average(found)
-        factor = np.ones_like(mean)
-        normalizes = isinstance(layers[path], keras.layers.BatchNormalization)
-        enough = sum(rows for _, rows in found) >= _ROWS_FOR_DEVIATIONS
-        if normalizes and layers[path].scale and enough:
-            variances = [np.maximum(square - mean**2, 0), np.maximum(own_square - own_mean**2, 0)]
-            before, after = (np.sqrt(x) + keras.config.epsilon() for x in variances)
-            factor = np.clip(
-                before / after, 1 / _MAXIMUM_DEVIATION_FACTOR, _MAXIMUM_DEVIATION_FACTOR
+        def correct(path: str, outputs: Tensor) -> Tensor:
+            calls = found[path]
+            if len(calls) == len(wanted[path]):  # a call that the original did not make
+                return outputs
+            calls.append(_moments(outputs, layers[path]))
+            own = (before[path] + sum(calls) * rows["batch"]) / (
+                rows[path] + rows["batch"] * len(calls)
             )
-        return factor, mean - factor * own_mean
+            # The layers behind see the correction up to this batch.
+            factor, change = _correction(wanted[path][len(calls) - 1], own, scaled[path])
+            return outputs * ops.cast(factor, outputs.dtype) + ops.cast(change, outputs.dtype)
 
-    with _watched_before_activation(layers, correct):
-        for batch in batches:
-            outputs_of(model, batch)
-    return {path: correction(path) for path, found in actual.items() if found}
+        with _watched_before_activation(layers, correct):
+            model(batch, training=False)
+        return found
+
+    calls_of_batch = {path: len(expected[path]) // len(batches) for path in layers}
+    scaled = {path: _is_scaled(layers[path], expected[path]) for path in layers}
+    run = Runner(model, read, runs=len(batches))
+    for batch in batches:
+        count = number_of_rows(batch)
+        before = {path: _total(found, expected[path]) for path, found in actual.items()}
+        rows = {path: np.float32(sum(n for _, n in found)) for path, found in actual.items()}
+        wanted = {
+            path: [
+                _average(expected[path][: len(found) + call + 1])
+                for call in range(calls_of_batch[path])
+            ]
+            for path, found in actual.items()
+        }
+        found = run.nested([batch, before, {**rows, "batch": np.float32(count)}, wanted])
+        for path, calls in found.items():
+            actual[path].extend((moment, count) for moment in calls)
+    changes = {}
+    for path, found in actual.items():
+        if found:
+            wanted_average = _average(expected[path][: len(found)])
+            changes[path] = _correction(wanted_average, _average(found), scaled[path])
+    return {
+        path: (ops.convert_to_numpy(factor), ops.convert_to_numpy(change))
+        for path, (factor, change) in changes.items()
+    }
+
+
+def _is_scaled(layer: keras.layers.Layer, expected: Sequence[tuple[np.ndarray, int]]) -> bool:
+    """Whether the deviation of a layer's outputs is corrected, too."""
+    normalizes = isinstance(layer, keras.layers.BatchNormalization)
+    return normalizes and layer.scale and sum(n for _, n in expected) >= _ROWS_FOR_DEVIATIONS
+
+
+def _correction(expected: Any, actual: Any, scaled: bool) -> tuple[Any, Any]:
+    """Returns the factor and the shift that give outputs the expected moments."""
+    mean, square = expected[0], expected[1]
+    own_mean, own_square = actual[0], actual[1]
+    if not scaled:
+        return ops.ones_like(mean), mean - own_mean
+    before = ops.sqrt(ops.maximum(square - mean**2, 0.0)) + keras.config.epsilon()
+    after = ops.sqrt(ops.maximum(own_square - own_mean**2, 0.0)) + keras.config.epsilon()
+    factor = ops.clip(before / after, 1 / _MAXIMUM_DEVIATION_FACTOR, _MAXIMUM_DEVIATION_FACTOR)
+    return factor, mean - factor * own_mean
+
+
+def _total(found: Sequence[tuple[np.ndarray, int]], like: Sequence[Any]) -> np.ndarray:
+    """Returns the sum of arrays, each times its number of rows."""
+    return sum((moment * rows for moment, rows in found), np.zeros_like(like[0][0]))
 
 
 def _average(found: Sequence[tuple[np.ndarray, int]]) -> np.ndarray:
     """Returns the mean of arrays, each weighted by its number of rows."""
     arrays, rows = zip(*found, strict=True)
-    return np.average(arrays, axis=0, weights=rows)
+    return np.average(arrays, axis=0, weights=rows).astype("float32")
 
 
 def correct(layers: Layers, changes: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
@@ -197,12 +250,12 @@ def _watched_before_activation(
         yield stack.enter_context(watch_calls(layers, watch_and_activate))
 
 
-def _moments(outputs: Any, layer: keras.layers.Layer) -> np.ndarray:
+def _moments(outputs: Tensor, layer: keras.layers.Layer) -> Tensor:
     """Returns the means of outputs and of their squares, in the shape of their layer's bias."""
-    array = ops.convert_to_numpy(outputs).astype("float64")
     bias = bias_of(layer)
     shape = () if bias is None else tuple(bias.shape)
     ones = tuple(1 + axis for axis, size in enumerate(shape) if size == 1)
-    array = array.reshape(-1, *array.shape[array.ndim - len(shape) :])
-    moments = np.stack([array.mean(axis=0), np.square(array).mean(axis=0)])
-    return moments.mean(axis=ones, keepdims=True)
+    array = ops.cast(outputs, "float32")
+    array = ops.reshape(array, (-1, *array.shape[len(array.shape) - len(shape) :]))
+    moments = ops.stack([ops.mean(array, axis=0), ops.mean(ops.square(array), axis=0)])
+    return ops.mean(moments, axis=ones, keepdims=True) if ones else moments

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from keras_small.asked.progress import with_bar
 from keras_small.asked.renumbering import Renumbering
 from keras_small.building.assembly import (
     Assembly,
@@ -11,6 +12,7 @@ from keras_small.building.assembly import (
     shorten_vectors,
 )
 from keras_small.building.biases import BiasCorrection
+from keras_small.planning.estimate import multiplications
 from keras_small.planning.plan import Choice, Plan
 from keras_small.survey.comparing import Comparison
 from keras_small.survey.copying import compile_like
@@ -44,10 +46,11 @@ class Builder:
 
     def replacements(self, choice: Choice) -> dict[str, Made]:
         """Returns the replacements of the layers that a choice does not keep, by path."""
+        changed = {path: c for path, c in choice.items() if not c.keeps_layer}
+        costs = [float(multiplications(self.plan.layers[path], False)) for path in changed]
         return {
-            path: replacement_of(self.plan.layers[path], candidate)
-            for path, candidate in choice.items()
-            if not candidate.keeps_layer
+            path: replacement_of(self.plan.layers[path], changed[path])
+            for path in with_bar(changed, costs)
         }
 
     def draft(self, choice: Choice) -> Assembly:

@@ -6,6 +6,9 @@ A format is a module with a function:
 and none for a kind of layer that the format does not take. `bits` is `None` or the bits of the
 integers; `statistics` are the observations of the layer, `calibration.Statistics`.
 
+It may have a function `is_promising(layer, statistics, bits, found)`, which is asked first and says
+whether candidates may win once others were found.
+
 CONTRIBUTING.md, "A compress format", says how to add one.
 """
 
@@ -69,11 +72,14 @@ def candidates_for(
         flops=dense_flops(layer),
         make=lambda: layer,
     )
-    smaller = []
+    smaller: list[Candidate] = []
     for name in dict.fromkeys(("dense", *names)):
         has_factors = name in _FACTORS and not is_table(layer)
         widths = factor_bits if has_factors and factor_bits else (bits,)
+        is_promising = getattr(FORMATS[name], "is_promising", None)
         for width in widths:
+            if is_promising is not None and not is_promising(layer, statistics, width, smaller):
+                continue
             found = FORMATS[name].candidates(layer, statistics, width)
             smaller += [candidate for candidate in found if candidate.bytes < size]
     return [kept, *sorted(smaller, key=lambda c: (-c.bytes, c.error))]

@@ -1,14 +1,17 @@
 """Candidates that replace a layer by a chain of smaller ones, for the formats that do."""
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_small.formats import dense
 from keras_small.formats.candidates import GROUP, Candidate, factor_bytes
-from keras_small.storage import convolution_factors, integer_groups
+from keras_small.storage.latest import remember_latest
 from keras_small.storage.layer_chain import LayerChain, chain_of, reason_against_factors
 from keras_small.storage.quantized import quantized_layer
 from keras_small.survey.calibration import Statistics
@@ -17,7 +20,23 @@ from keras_small.survey.kinds import input_rows
 # The shares of a kernel's weights that its factors have, if there are many kinds of them.
 WEIGHT_SHARES = tuple(0.8**n for n in range(1, 16))
 
-Factoring = tuple[tuple[int, ...], Sequence[np.ndarray], float]
+Ranks = tuple[int, ...]
+Factoring = tuple[Ranks, Sequence[np.ndarray], float]
+
+
+# The shapes of the factors, and an error that none of them is below.
+Bound = tuple[list[tuple[int, ...]], float]
+
+
+class Factorings(Protocol):
+    """Yields ranks, factors and error of the factorings of a kernel, of some ranks or of `only`.
+
+    The kernel `(*k, C, F)` is in float64; the moment is the second one of its patches.
+    """
+
+    def __call__(
+        self, kernel: np.ndarray, moment: np.ndarray | None, only: Ranks | None = None
+    ) -> Iterator[Factoring]: ...
 
 
 def convolution_candidates(
@@ -25,60 +44,110 @@ def convolution_candidates(
     layer: keras.layers.Layer,
     statistics: Statistics,
     bits: int | None,
-    factor: Callable[[np.ndarray, np.ndarray | None], Iterable[Factoring]],
+    factorings: Factorings,
 ) -> list[Candidate]:
     """Returns candidates for a convolution that can be factored, and none for another layer.
 
-    `factor` takes the kernel `(*k, C, F)` in float64 and the second moment of its patches, and
-    yields ranks, factors and error of each factoring.
+    The factors of a chosen one are computed again when it is made.
     """
     if reason_against_factors(layer) is not None:
         return []
-    kernel = ops.convert_to_numpy(layer.kernel).astype("float64")
     rounding = 0.0
     quantize = None
     if bits is not None:
         quantize = functools.partial(quantize_chain, bits=bits, batch=statistics.inputs)
-        matrix = kernel.reshape(-1, kernel.shape[-1])
-        rounded = integer_groups.rounded_matrix(matrix, bits, GROUP, moment=statistics.moment)
-        rounded = rounded.reshape(kernel.shape)
-        rounding = convolution_factors.kernel_error(kernel, rounded, statistics.moment)
+        kernels = dense.kernels_of(layer, dense.moments_of(layer, statistics))
+        rounding = dense.relative_error(kernels, bits, GROUP, by_moment=True)
+
+    def make(ranks: Ranks) -> LayerChain:
+        _, factors, _ = next(factorings(_kernel_of(layer), statistics.moment, ranks))
+        return chain_of(layer, factors)
+
     return [
         Candidate(
             format=name,
             ranks=ranks,
             bits=bits,
-            bytes=factor_bytes(
-                layer, [(f.size // f.shape[-1], f.shape[-1]) for f in factors], bits
-            ),
+            bytes=_bytes(layer, shapes, bits),
             # The roundings of all kernels of the chain add up.
-            error=float(np.sqrt(error**2 + len(factors) * rounding**2)),
-            flops=_flops(layer, factors),
-            make=functools.partial(chain_of, layer, factors),
+            error=float(np.sqrt(error**2 + len(shapes) * rounding**2)),
+            flops=_flops(layer, shapes),
+            make=functools.partial(make, ranks),
             quantize=quantize,
         )
-        for ranks, factors, error in factor(kernel, statistics.moment)
+        for ranks, shapes, error in _tried(layer, statistics, factorings)
     ]
 
 
-def _flops(layer: keras.layers.Layer, factors: Sequence[np.ndarray]) -> int:
+def is_promising(
+    layer: keras.layers.Layer,
+    statistics: Statistics,
+    bits: int | None,
+    found: Sequence[Candidate],
+    bounds: Callable[[np.ndarray, np.ndarray | None], Iterable[Bound]],
+) -> bool:
+    """Whether factors may have a smaller error than each candidate that takes no more bytes.
+
+    Args:
+        layer: The layer.
+        statistics: Its observations.
+        bits: The bits of the factors.
+        found: The candidates that were found.
+        bounds: Function from a kernel and a moment to the bounds of the errors, which are cheap.
+    """
+    if reason_against_factors(layer) is not None:
+        return False
+    for shapes, bound in _known_bounds(layer, statistics, bounds):
+        size = _bytes(layer, shapes, bits)
+        if all(bound < candidate.likely_error for candidate in found if candidate.bytes <= size):
+            return True
+    return False
+
+
+@remember_latest
+def _known_bounds(layer: keras.layers.Layer, statistics: Statistics, bounds: Any) -> list[Bound]:
+    return list(bounds(_kernel_of(layer), statistics.moment))
+
+
+def _bytes(layer: keras.layers.Layer, shapes: Sequence[tuple[int, ...]], bits: int | None) -> int:
+    return factor_bytes(layer, [(math.prod(s[:-1]), s[-1]) for s in shapes], bits)
+
+
+def _kernel_of(layer: keras.layers.Layer) -> np.ndarray:
+    return ops.convert_to_numpy(layer.kernel).astype("float64")
+
+
+@remember_latest
+def _tried(
+    layer: keras.layers.Layer, statistics: Statistics, factorings: Factorings
+) -> list[tuple[Ranks, list[tuple[int, ...]], float]]:
+    """Returns ranks, shapes of the factors, and error of each factoring, once for all bits."""
+    return [
+        (ranks, [factor.shape for factor in factors], error)
+        for ranks, factors, error in factorings(_kernel_of(layer), statistics.moment)
+    ]
+
+
+def _flops(layer: keras.layers.Layer, shapes: Sequence[tuple[int, ...]]) -> int:
     """Returns the FLOPs for each position of the outputs.
 
     The parts before the one that has the strides are computed at more positions.
     """
     total = 0
     positions = 1
-    for part, factor in zip(reversed(chain_parts(layer, factors)), reversed(factors), strict=True):
-        total += 2 * factor.size * positions
-        positions *= int(np.prod(part))
+    for part, shape in zip(reversed(chain_parts(layer, shapes)), reversed(shapes), strict=True):
+        total += 2 * math.prod(shape) * positions
+        positions *= math.prod(part)
     return total
 
 
-def chain_parts(layer: keras.layers.Layer, factors: Sequence[np.ndarray]) -> list[tuple[int, ...]]:
+def chain_parts(
+    layer: keras.layers.Layer, shapes: Sequence[tuple[int, ...]]
+) -> list[tuple[int, ...]]:
     """Returns the strides of each part of the chain that `chain_of` makes."""
     rank = len(layer.strides)
-    sizes = [factor.shape[:-2] if factor.ndim > 2 else (1,) * rank for factor in factors]
-    strides = [[1] * rank for _ in factors]
+    sizes = [shape[:-2] if len(shape) > 2 else (1,) * rank for shape in shapes]
+    strides = [[1] * rank for _ in shapes]
     for axis, stride in enumerate(layer.strides):
         long = [number for number, size in enumerate(sizes) if size[axis] > 1]
         strides[long[0] if long else 0][axis] = stride
@@ -93,7 +162,7 @@ def quantize_chain(layer: LayerChain, bits: int, batch: np.ndarray | None) -> La
         moments = {}
         rows = None if inputs is None else input_rows(part, inputs)
         if rows is not None:
-            rows = rows.astype("float64")
+            rows = ops.convert_to_numpy(rows).astype("float64")
             moments["kernel"] = rows.T @ rows / max(len(rows), 1)
         parts.append(quantized_layer(part, bits, GROUP, moments))
         inputs = None if inputs is None else ops.convert_to_numpy(parts[-1](inputs))

@@ -100,7 +100,7 @@ def candidates(
                 flops=dense_flops(layer),
                 make=lambda: copy_layer(layer),
                 quantize=functools.partial(
-                    dense.quantize, bits=width, group_size=group, moments=moments, step=step
+                    dense.quantize, bits=width, group_size=group, statistics=statistics, step=step
                 ),
                 weighted_error=weighted,
             )

@@ -25,8 +25,11 @@ from keras_small.survey.kinds import is_table, second_table
 # bits also whole columns are, for runtimes whose products are fastest then.
 _GROUP_SIZES = {8: (128,), 6: (64,), 4: (32, 128), 3: (16, 32, 64), 2: (16, 32)}
 LARGEST_GROUP = 128
-# Maximum columns of a kernel, or rows of a table, by which the errors are estimated.
+# Numbers of a kernel, in as many columns as they fill, by which the errors are estimated, and the
+# maximum and minimum columns; of a table rows.
+_SAMPLED_NUMBERS = 2**17
 _SAMPLED_COLUMNS = 512
+_MINIMUM_COLUMNS = 32
 
 
 def candidates(
@@ -67,7 +70,9 @@ def candidates(
                 error=error,
                 flops=dense_flops(layer),
                 make=lambda: copy_layer(layer),
-                quantize=functools.partial(quantize, bits=width, group_size=group, moments=moments),
+                quantize=functools.partial(
+                    quantize, bits=width, group_size=group, statistics=statistics
+                ),
                 weighted_error=weighted,
             )
         )
@@ -112,7 +117,9 @@ class Kernel:
     @property
     def _sampled(self) -> np.ndarray:
         across = self.matrix.shape[1 - self.axis]
-        return np.linspace(0, across - 1, min(across, _SAMPLED_COLUMNS)).astype(int)
+        filling = _SAMPLED_NUMBERS // self.matrix.shape[self.axis]
+        count = min(across, max(_MINIMUM_COLUMNS, min(_SAMPLED_COLUMNS, filling)))
+        return np.linspace(0, across - 1, count).astype(int)
 
     def squares_of(
         self, restored: np.ndarray, columns: np.ndarray, moment: np.ndarray | None
@@ -180,11 +187,12 @@ def quantize(
     layer: keras.layers.Layer,
     bits: int,
     group_size: int,
-    moments: dict[str, np.ndarray],
+    statistics: Statistics,
     step: float | None = None,
     symmetric: bool = False,
 ) -> keras.layers.Layer:
     """Returns a copy of a layer of integers."""
+    moments = moments_of(layer, statistics)
     if isinstance(layer, keras.layers.RNN):
         return quantize_cells(layer, bits, group_size, moments, step, symmetric)
     symmetric = symmetric and not is_table(layer)

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_small.formats import chains, grouped_rows, recurrent
+from keras_small.formats import chains, dense, grouped_rows, recurrent
 from keras_small.formats.candidates import GROUP, Candidate, factor_bytes, input_shape, ranks_to_try
 from keras_small.storage import (
     LowRankDense,
@@ -19,11 +19,10 @@ from keras_small.storage import (
 from keras_small.storage.layer_chain import LayerChain
 from keras_small.storage.low_rank_einsum_dense import kernel_matrix, split_equation
 from keras_small.storage.packed_matrix import BASIS_BITS
-from keras_small.storage.quantized import quantized_layer
 from keras_small.storage.quantized_embeddings import QuantizedLowRankEmbedding
 from keras_small.storage.sizes import item_size
 from keras_small.survey.calibration import Statistics
-from keras_small.survey.errors import TableErrors, output_error
+from keras_small.survey.errors import TableErrors
 from keras_small.survey.kinds import is_plain_table, is_table, kind_of
 from keras_tnattn.layers import LowRankEmbedding
 from keras_tnattn.layers.factored_embedding import embedding_options
@@ -51,9 +50,12 @@ def _has_matrix(layer: keras.layers.Layer) -> bool:
     return False
 
 
-def _factorings(kernel: np.ndarray, moment: np.ndarray | None) -> Iterator[chains.Factoring]:
+def _factorings(
+    kernel: np.ndarray, moment: np.ndarray | None, only: chains.Ranks | None = None
+) -> Iterator[chains.Factoring]:
     first, second, errors = convolution_factors.channel_factors(kernel, moment)
-    for rank in ranks_to_try(len(errors) - 1):
+    tried = [(rank,) for rank in ranks_to_try(len(errors) - 1)] if only is None else [only]
+    for (rank,) in tried:
         yield (rank,), (first[..., :rank], second[:rank]), float(errors[rank])
 
 
@@ -79,14 +81,13 @@ def _kernel_candidates(
     rounding = 0.0
     quantize = None
     if bits is not None:
-        moments = {} if statistics.moment is None else {"kernel": statistics.moment}
-        small = quantized_layer(layer, bits, GROUP, moments)
-        rounding = output_error(layer, small, statistics)
+        kernels = dense.kernels_of(layer, dense.moments_of(layer, statistics))
+        rounding = dense.relative_error(kernels, bits, GROUP, by_moment=True)
         quantize = functools.partial(_quantize_factors, bits=bits, batch=statistics.inputs)
-    scale = None if statistics.moment is None else low_rank.square_root(statistics.moment)
-    inner, outer, errors = low_rank.low_rank_factors(kernel, scale)
+    errors = low_rank.low_rank_factors(kernel, moment=statistics.moment)[2]
 
     def make(rank: int) -> keras.layers.Layer:
+        inner, outer, _ = low_rank.low_rank_factors(kernel, moment=statistics.moment)
         new = (LowRankEinsumDense if einsum else LowRankDense).like(layer, rank)
         new.build(input_shape(layer))
         # Split each singular value evenly, so that both factors quantize well.

@@ -37,17 +37,16 @@ def candidates(
     moments = moments_of(layer, statistics)
     pairs = [moments.get(name) for name in RECURRENT]
     kernels = [ops.convert_to_numpy(getattr(cell, name)) for name in RECURRENT]
-    roots = [None if moment is None else low_rank.square_root(moment) for moment in pairs]
     # The errors add up to that of the sum of both products.
     energies = np.array(
         [
-            np.square(kernel if root is None else root @ kernel).sum()
-            for kernel, root in zip(kernels, roots, strict=True)
+            float((kernel * (kernel if moment is None else moment @ kernel)).sum())
+            for kernel, moment in zip(kernels, pairs, strict=True)
         ]
     )
     curves = [
-        low_rank.low_rank_factors(kernel, root)[2]
-        for kernel, root in zip(kernels, roots, strict=True)
+        low_rank.low_rank_factors(kernel, moment=moment)[2]
+        for kernel, moment in zip(kernels, pairs, strict=True)
     ]
     full = [len(curve) - 1 for curve in curves]
     found = []

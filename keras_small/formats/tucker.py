@@ -1,6 +1,6 @@
 """Convolutions as a small one between two of size 1: the Tucker-2 decomposition of a kernel."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import keras
 import numpy as np
@@ -18,10 +18,36 @@ def candidates(
     return chains.convolution_candidates("tucker", layer, statistics, bits, _factorings)
 
 
-def _factorings(kernel: np.ndarray, moment: np.ndarray | None) -> Iterator[chains.Factoring]:
+def is_promising(
+    layer: keras.layers.Layer,
+    statistics: Statistics,
+    bits: int | None,
+    found: Sequence[Candidate],
+) -> bool:
+    """Whether a candidate may have a smaller error than those that were found."""
+    return chains.is_promising(layer, statistics, bits, found, _bounds)
+
+
+def _bounds(kernel: np.ndarray, moment: np.ndarray | None) -> Iterator[chains.Bound]:
+    # The last factor leaves a kernel of that rank.
+    errors = factors.channel_factors(kernel, moment)[2]
+    *sizes, channels, filters = kernel.shape
+    for a, b in _ranks(kernel):
+        yield [(channels, a), (*sizes, a, b), (b, filters)], float(errors[b])
+
+
+def _ranks(kernel: np.ndarray) -> list[chains.Ranks]:
     if max(kernel.shape[:-2]) == 1:
+        return []
+    return list(dict.fromkeys(factors.ranks_within(kernel.shape, s) for s in chains.WEIGHT_SHARES))
+
+
+def _factorings(
+    kernel: np.ndarray, moment: np.ndarray | None, only: chains.Ranks | None = None
+) -> Iterator[chains.Factoring]:
+    tried: list = _ranks(kernel) if only is None else [only]
+    if not tried:
         return
-    tried = list(dict.fromkeys(factors.ranks_within(kernel.shape, s) for s in chains.WEIGHT_SHARES))
     series = factors.tucker_factors(kernel, tried, moment)
     for ranks, parts in zip(tried, series, strict=True):
         yield ranks, parts, factors.kernel_error(kernel, factors.product(*parts), moment)

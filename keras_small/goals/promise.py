@@ -42,6 +42,8 @@ from keras_small.goals.search import Search
 from keras_small.planning.options import Options
 from keras_small.planning.plan import Choice
 from keras_small.survey.comparing import Metric
+from keras_small.survey.inventory import Inventory
+from keras_small.survey.slices import rows_at_once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,8 +234,10 @@ class PromisedRows:
         _check_rows(goal, number_of_rows(inputs))
         self.goal = goal
         self.planning_inputs, held_back = halves(inputs)
-        self.planning = CountedRows(model, self.planning_inputs, data.batch_size, goal.counted)
-        self.held_back = CountedRows(model, held_back, data.batch_size, goal.counted)
+        row = keras.tree.map_structure(lambda array: array[:1], inputs)
+        rows = data.batch_size or rows_at_once(Inventory.of(model), row)
+        self.planning = CountedRows(model, self.planning_inputs, rows, goal.counted)
+        self.held_back = CountedRows(model, held_back, rows, goal.counted)
 
     @property
     def limit(self) -> float:

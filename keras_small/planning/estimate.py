@@ -8,26 +8,25 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras import ops
 
-from keras_small.asked.batches import outputs_of
-from keras_small.asked.data import CalibrationData
 from keras_small.formats.grouped_rows import BLOCK
 from keras_small.formats.tensor_train import GRAM_NUMBERS, MINIMUM_ROWS
 from keras_small.storage.layer_chain import CONVOLUTIONS
 from keras_small.storage.sizes import byte_count
-from keras_small.survey.inventory import Inventory
-from keras_small.survey.kinds import is_plain_table, is_table
-from keras_small.survey.sensitivity import MAXIMUM_FEATURES
+from keras_small.survey.kinds import has_kernel, is_plain_table
+from keras_small.survey.survey import Survey
 
 # Costs in products of two floats, each in the units that its comment names; they were fitted to the
-# cases of studies/benchmarks/compression_cost.py. Of a matrix `(m, n)`, `m >= n`, in units of
-# `m n^2`: the decompositions and errors of all ranks.
+# models of benchmarks/compress_sizes.py. Of a matrix `(m, n)` in units of `m^3`, of its inputs: the
+# second moment and its factors.
+_MOMENT_COST = 4
+# Of a matrix `(m, n)` in units of `m^2 n`: roundings that make up for each other.
+_ROUNDING_COST = 2
+# Of a matrix `(m, n)`, `m >= n`, in units of `m n^2`: the decompositions and errors of all ranks.
 _FACTORING_COST = 40
-# The roundings of all numbers of bits.
-_ROUNDING_COST = 20
-# Of a convolution of `P` numbers in a patch, `P^3`: least squares for all ranks.
-_PATCHES_COST = 60
+# Of a convolution of `P` numbers in a patch, `P^3`: bounds of the errors of its factors, and the
+# least squares of some.
+_PATCHES_COST = 6
 # Of a table of `V` rows of `D` features in blocks of `B` rows, `V B D`: rows that move.
 _MOVES_COST = 4
 # `V D`: neighbors and singular vectors for all widths.
@@ -36,23 +35,24 @@ _VECTORS_COST = 2**14
 _ROUNDED_CORES_COST = 2**17
 # Copies of a model and what does not depend on its size: a second on a machine of 2^35 products a
 # second.
-_MODEL_COST = 2**35
-# The same for each layer: an eighth of a second.
+_MODEL_COST = 2**36
+# The same for each layer: an eighth of a second, for roundings of a sample of each width.
 _LAYER_COST = 2**32
-# Programs that JAX compiles for the shapes of one layer and its candidates, in eager calls.
-_PROGRAMS = 50
+# Runs of the model on all batches: the inputs of the layers, there and back for the gradients, the
+# moments of outputs, two comparisons and a report.
+_PASSES = 10
+# Functions of the model that are compiled.
+_PROGRAMS = 6
 
 
-def describe_cost(
-    inventory: Inventory, factored: bool, data: CalibrationData | None, bits: int | None
-) -> str:
+def describe_cost(survey: Survey, factored: bool, bits: int | None) -> str:
     """Returns how much there is to do, and about how long it takes."""
-    layers = inventory.replaceable_layers
+    layers = survey.copy.replaceable_layers
     run = None
     batches = 0
-    if data is not None:
-        run = functools.partial(outputs_of, inventory.model, data.batches[0])
-        batches = len(data.batches)
+    if survey.data is not None:
+        run = functools.partial(survey.comparison.outputs_of_original, survey.data.batches[0])
+        batches = len(survey.data.batches)
     seconds = readable(expected_seconds(layers, factored, run, batches, bits))
     size = readable_size(sum(map(byte_count, layers.values())))
     return (
@@ -71,50 +71,39 @@ def expected_seconds(
     """Returns about how many seconds the compression of some layers takes.
 
     If it is `factored`, low ranks and tensor trains are tried, and not only integers. Calls `run`,
-    which runs the model on one of the batches, once or twice, and multiplies matrices, to see how
-    fast they are now: a machine on which others work is slower.
+    which runs the model on one of the batches, twice, and multiplies matrices, to see how fast they
+    are now: a machine on which others work is slower.
     """
-    tables = [layer for layer in layers.values() if is_table(layer)]
     seconds = 0.0
     if run is not None:
-        features = sum(min(table.output_dim, MAXIMUM_FEATURES) for table in tables)
-        runs = len(layers) + features + batches * (3 + 2 * len(tables))
-        run()
-        seconds += runs * timeit.timeit(run, number=1)
+        first_run = timeit.timeit(run, number=1)
+        of_run = timeit.timeit(run, number=1)
+        seconds += _PASSES * batches * of_run + _PROGRAMS * max(first_run - of_run, 0.0)
     matrix = np.ones((512, 512), "float32")
     per_product = timeit.timeit(lambda: matrix @ matrix, number=20) / 20 / 512**3
-    products = _MODEL_COST + _LAYER_COST * len(layers) + multiplications(layers, factored, bits)
-    seconds += per_product * products
-    if keras.backend.backend() == "jax":
-        shapes = {tuple(tuple(w.shape) for w in layer.weights) for layer in layers.values()}
-        # Of the size of these layers, so that a program of another model is not there yet.
-        numbers = np.ones(sum(map(byte_count, layers.values())) % 9973, "float32")
-        seconds += _PROGRAMS * len(shapes) * timeit.timeit(lambda: ops.tanh(numbers), number=1)
-    return seconds
+    products = _MODEL_COST + sum(
+        _LAYER_COST + multiplications(layer, factored, bits) for layer in layers.values()
+    )
+    return seconds + per_product * products
 
 
-def multiplications(
-    layers: Mapping[str, keras.layers.Layer], factored: bool, bits: int | None = None
-) -> int:
-    """Returns about how many multiplications the candidates of some layers cost."""
+def multiplications(layer: keras.layers.Layer, factored: bool, bits: int | None = None) -> int:
+    """Returns about how many multiplications the candidates of a layer cost."""
     products = 0.0
-    for layer in layers.values():
-        for weight in layer.weights:
-            if len(weight.shape) > 1:
-                size = int(np.prod(weight.shape))
-                last = int(weight.shape[-1])
-                products += (
-                    (_FACTORING_COST if factored else _ROUNDING_COST)
-                    * size
-                    * min(last, size // last)
-                )
-        if factored and isinstance(layer, CONVOLUTIONS):
-            products += _PATCHES_COST * int(np.prod(layer.kernel.shape[:-1])) ** 3
-    tables = [layer for layer in layers.values() if is_table(layer)]
-    if factored:
-        for table in tables:
-            if is_plain_table(table) and table.input_dim >= MINIMUM_ROWS:
-                products += _of_tensor_trains(table.input_dim, table.output_dim, bits)
+    for weight in layer.weights:
+        if len(weight.shape) < 2:
+            continue
+        size = int(np.prod(weight.shape))
+        columns = int(weight.shape[-1])
+        rows = size // columns
+        if has_kernel(layer):
+            products += _MOMENT_COST * rows**3 + _ROUNDING_COST * rows * size
+        if factored:
+            products += _FACTORING_COST * size * min(columns, rows)
+    if factored and isinstance(layer, CONVOLUTIONS):
+        products += _PATCHES_COST * int(np.prod(layer.kernel.shape[:-1])) ** 3
+    if factored and is_plain_table(layer) and layer.input_dim >= MINIMUM_ROWS:
+        products += _of_tensor_trains(layer.input_dim, layer.output_dim, bits)
     return int(products)
 
 

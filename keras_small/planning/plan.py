@@ -10,21 +10,22 @@ import numpy as np
 
 from keras_small.asked.batches import are_equal, outputs_of
 from keras_small.asked.data import CalibrationData
-from keras_small.asked.progress import is_told, tell
+from keras_small.asked.progress import is_told, note, tell, with_bar
 from keras_small.asked.renumbering import Renumbering
 from keras_small.formats import candidates_for
 from keras_small.formats.candidates import Candidate
 from keras_small.formats.runtime_tables import bits_for, fit_for
-from keras_small.planning.estimate import describe_cost
+from keras_small.planning.estimate import describe_cost, multiplications
 from keras_small.planning.options import FLOATS, Options
 from keras_small.planning.table_costs import measure_tables
 from keras_small.storage.sizes import byte_count
-from keras_small.survey.calibration import Statistics, observe, reason_to_keep
+from keras_small.survey.calibration import Statistics, observe
 from keras_small.survey.copying import copy_of
 from keras_small.survey.inventory import Inventory
 from keras_small.survey.kinds import is_plain_table, is_table
-from keras_small.survey.sensitivity import measure_responses, measure_sensitivity
+from keras_small.survey.sensitivity import measure_sensitivity
 from keras_small.survey.survey import Survey
+from keras_small.survey.watching import reason_to_keep
 
 # If integers alone make a model at most this many times as large as it may be, other candidates are
 # looked for in as few layers as possible.
@@ -91,8 +92,8 @@ def make_plan(survey: Survey, options: Options, factor: float = math.inf) -> Pla
     formats = options.format_names
     factored = bool(formats) and not (integers_suffice or options.coded)
     if is_told():
-        tell(describe_cost(inventory, factored, data, options.minimum_bits))
-    sample = None if data is None else data.batches[0]
+        tell(describe_cost(survey, factored, options.minimum_bits))
+    sample = None if data is None else data.small_batches[0]
     plan = Plan(inventory, total, options, sample, _statistics(inventory, data))
     if integers_first:
         _collect_integers_first(plan, int(total / factor))
@@ -107,13 +108,13 @@ def _statistics(inventory: Inventory, data: CalibrationData | None) -> dict[str,
     if data is None:
         return {path: Statistics() for path in layers}
     tell("running the model on the data")
-    statistics, outputs = observe(inventory.model, layers, data.batches, data.arrays)
+    example = data.small_batches[0]
+    statistics, outputs = observe(inventory.model, layers, data.batches, data.arrays, example)
     watched = {path: layer for path, layer in layers.items() if not statistics[path].failure}
-    measure_sensitivity(inventory.model, watched, data.batches, statistics, outputs)
-    measure_responses(inventory.model, watched, data.batches, statistics, outputs)
+    measure_sensitivity(inventory.model, watched, data, statistics, outputs)
     inventory.keep({path: note.failure for path, note in statistics.items() if note.failure})
     if data.kept_ids is not None:
-        _note_renumbering(inventory, statistics, data.batches[0], data.kept_ids)
+        _note_renumbering(inventory, statistics, data.small_batches[0], data.kept_ids)
     return statistics
 
 
@@ -121,8 +122,10 @@ def _collect(plan: Plan, paths: Sequence[str], formats: Sequence[str]) -> None:
     """Collects the candidates for some layers."""
     runtime = plan.options.for_runtime
     bits = plan.options.widths
-    for number, path in enumerate(paths, 1):
-        tell("layer %d of %d: %s", number, len(paths), path)
+    layers = [plan.inventory.places[path].layer for path in paths]
+    costs = [float(multiplications(layer, bool(formats), bits[-1])) for layer in layers]
+    for path in with_bar(paths, costs):
+        note("looking for candidates of %s", path)
         try:
             found = candidates_of(plan, path, formats, bits, runtime)
             layer = plan.inventory.places[path].layer

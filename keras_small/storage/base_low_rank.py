@@ -94,12 +94,12 @@ class BaseLowRank(BaseLayer):
         cls,
         layer: keras.layers.Layer,
         matrix: np.ndarray,
-        scale: np.ndarray | None,
+        moment: np.ndarray | None,
         ranks: tuple[int | None, float | None],
         **kwargs: Any,
     ) -> Any:
         """Returns a layer with the factors of a layer's kernel, for a rank or a tolerance."""
-        left, right, errors = low_rank.low_rank_factors(matrix, scale)
+        left, right, errors = low_rank.low_rank_factors(matrix, moment=moment)
         rank = low_rank.chosen_rank(errors, *ranks)
         new = cls.like(layer, rank, **kwargs)
         new.build(layer.get_build_config()["input_shape"])

@@ -13,8 +13,9 @@ import numpy as np
 
 from keras_tnattn.ops import low_rank
 
-# The share of the mean second moment that is added to each in least squares.
+# The share of the mean second moment that is added to each in least squares, and in float32.
 _RIDGE = 1e-6
+_SINGLE_RIDGE = 1e-4
 
 
 def kernel_error(
@@ -51,9 +52,8 @@ def channel_factors(
         `A`, array `(*k, C, K)`, and `B`, array `(K, F)`, of which the first `r` filters and rows
         are used; and the relative error of each `r` in `0, ..., K`.
     """
-    scale = None if moment is None else low_rank.square_root(moment)
     matrix = np.reshape(kernel, (-1, kernel.shape[-1]))
-    left, right, errors = low_rank.low_rank_factors(matrix, scale)
+    left, right, errors = low_rank.low_rank_factors(matrix, moment=moment)
     return left.reshape(*kernel.shape[:-1], -1), right, errors
 
 
@@ -83,14 +83,14 @@ def tucker_factors(
     taps = math.prod(sizes)
     _, right, _ = channel_factors(kernel, moment)
     unfolded = np.moveaxis(kernel.reshape(taps, channels, filters), 1, 0).reshape(channels, -1)
-    scale = None
+    marginal = None
     if moment is not None:
         blocks = moment.reshape(taps, channels, taps, channels)
-        scale = low_rank.square_root(np.einsum("tctd->cd", blocks) / taps)
-    left, _, _ = low_rank.low_rank_factors(unfolded, scale)
+        marginal = np.einsum("tctd->cd", blocks, dtype="float64") / taps
+    left, _, _ = low_rank.low_rank_factors(unfolded, moment=marginal)
     # The leading columns are the same for each number of columns.
     inner = np.linalg.qr(left[:, : max(a for a, _ in ranks)])[0]
-    fit = _LeastSquares(np.kron(np.eye(taps), inner), kernel.reshape(-1, filters), moment)
+    fit = _LeastSquares(inner, kernel.reshape(1, taps, channels, filters), moment)
     for a, b in ranks:
         chosen = (np.arange(taps)[:, None] * inner.shape[1] + np.arange(a)).ravel()
         core = fit.solution(chosen) @ right[:b].T
@@ -113,20 +113,13 @@ def spatial_factors(
     Yields:
         For each rank `A`, array `(k_1, 1, ..., C, r)`, and `B`, array `(1, k_2, ..., r, F)`.
     """
+    left, _, _ = _along_first_axis(kernel, moment)
     height, *other_sizes, channels, filters = kernel.shape
     width = math.prod(other_sizes)
     tensor = kernel.reshape(height, width, channels, filters)
-    unfolded = np.swapaxes(tensor, 1, 2).reshape(height * channels, width * filters)
-    scale = None
-    if moment is not None:
-        blocks = moment.reshape(height, width, channels, height, width, channels)
-        marginal = np.einsum("hwcgwd->hcgd", blocks).reshape(height * channels, -1) / width
-        scale = low_rank.square_root(marginal)
-    left, _, _ = low_rank.low_rank_factors(unfolded, scale)
     first = np.linalg.qr(left[:, : max(ranks)])[0].reshape(height, channels, -1)
     maximum_rank = first.shape[-1]
-    basis = np.einsum("hcr,wv->hwcvr", first, np.eye(width)).reshape(-1, width * maximum_rank)
-    fit = _LeastSquares(basis, kernel.reshape(-1, filters), moment)
+    fit = _LeastSquares(first, tensor, moment)
     ones = (1,) * len(other_sizes)
     for rank in (min(rank, maximum_rank) for rank in ranks):
         chosen = (np.arange(width)[:, None] * maximum_rank + np.arange(rank)).ravel()
@@ -137,18 +130,63 @@ def spatial_factors(
         )
 
 
+def spatial_errors(kernel: np.ndarray, moment: np.ndarray | None = None) -> np.ndarray:
+    """Returns the relative error of each rank of a spatial factoring before least squares."""
+    return _along_first_axis(kernel, moment)[2]
+
+
+def _along_first_axis(
+    kernel: np.ndarray, moment: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Factors a kernel into the first axis with the channels, and the others with the filters."""
+    height, *other_sizes, channels, filters = kernel.shape
+    width = math.prod(other_sizes)
+    tensor = kernel.reshape(height, width, channels, filters)
+    unfolded = np.swapaxes(tensor, 1, 2).reshape(height * channels, width * filters)
+    marginal = None
+    if moment is not None:
+        blocks = moment.reshape(height, width, channels, height, width, channels)
+        summed = np.einsum("hwcgwd->hcgd", blocks, dtype="float64")
+        marginal = summed.reshape(height * channels, -1) / width
+    return low_rank.low_rank_factors(unfolded, moment=marginal)
+
+
 class _LeastSquares:
-    """Minimizes `||M^{1/2} (target - basis X)||` for some of the columns of a basis."""
+    """Minimizes `||M^{1/2} (target - basis X)||` for some of the columns of a basis.
+
+    The basis is the same at each of `w` offsets, `B` of shape `(h, C, r)`, and 0 between them.
+
+    Args:
+        basis: `B`; without the axis of `h` if this is 1.
+        target: Kernel `(h, w, C, F)`.
+        moment: Second moment of the patches `(h w C, h w C)`. Default: the identity.
+    """
 
     def __init__(self, basis: np.ndarray, target: np.ndarray, moment: np.ndarray | None) -> None:
-        weighted = basis if moment is None else moment @ basis
-        self._gram = basis.T @ weighted
-        self._products = weighted.T @ target
+        single = moment is not None and moment.dtype == "float32"
+        self._ridge = _SINGLE_RIDGE if single else _RIDGE
+        height, width, channels, filters = target.shape
+        basis = basis.reshape(height, channels, -1)
+        size = width * basis.shape[-1]
+        if moment is None:
+            gram = np.einsum("hcr,hcs->rs", basis, basis)
+            self._gram = np.kron(np.eye(width), gram)
+            self._products = np.einsum("hcr,hwcf->wrf", basis, target).reshape(size, filters)
+            return
+        dtype = moment.dtype
+        rows = moment.reshape(-1, height, width, channels)
+        # `M B`, `(h w C, v, r)`.
+        weighted = np.einsum("phvc,hcr->pvr", rows, basis.astype(dtype), optimize=True)
+        weighted = weighted.reshape(height, width, channels, size)
+        gram = np.einsum("hcr,hwcs->wrs", basis.astype(dtype), weighted, optimize=True)
+        self._gram = gram.reshape(size, size).astype("float64")
+        products = weighted.reshape(-1, size).T @ target.reshape(-1, filters).astype(dtype)
+        self._products = products.astype("float64")
 
     def solution(self, columns: np.ndarray) -> np.ndarray:
         """Returns `X` for the columns of these indices."""
         gram = self._gram[np.ix_(columns, columns)]
-        gram = gram + (_RIDGE * np.trace(gram) / len(gram) + 1e-30) * np.eye(len(gram))
+        gram = gram + (self._ridge * np.trace(gram) / len(gram) + 1e-30) * np.eye(len(gram))
         return np.linalg.solve(gram, self._products[columns])
 
 

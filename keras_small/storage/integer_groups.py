@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
+from keras_small.storage.latest import remember_latest
 from keras_tnattn.checks import check_int
 from keras_tnattn.typing import Tensor
 
@@ -38,6 +39,10 @@ _DAMPING = 0.01
 # rounded up only above a half plus a shift, this times the step as a share of the numbers' size.
 _SHIFT = 0.1
 _MAXIMUM_SHIFT = 0.3
+# Larger second moments are factored in float32, for which they are damped enough.
+_FACTORED_IN_FLOAT64 = 1024
+# Rows of a triangular matrix that are inverted at once.
+_INVERTED_AT_ONCE = 64
 # Rows that are rounded before the others make up for their errors, by one matrix product.
 _BLOCK_ROWS = 64
 # Numbers of a matrix that are quantized at once.
@@ -84,16 +89,38 @@ class FactoredMoment(NamedTuple):
     @classmethod
     def of(cls, moment: np.ndarray) -> "FactoredMoment":
         """Factors a matrix `(n, n)`, once for all steps that are tried with it."""
-        moment = np.asarray(moment, "float64")
-        size = float(np.trace(moment)) / len(moment)
-        if size > _LARGE_SQUARE:
-            moment = moment / size
-        weights = np.diag(moment) + 1e-12
-        moment = moment + (_DAMPING * np.trace(moment) / len(moment) + 1e-12) * np.eye(len(moment))
-        order = np.argsort(-np.diag(moment), kind="stable")
-        inverse = np.linalg.inv(moment[np.ix_(order, order)])
-        factor = np.linalg.cholesky((inverse + inverse.T) / 2).T.astype("float32")
-        return cls(weights, order, factor)
+        return _factored(moment)
+
+
+@remember_latest
+def _factored(moment: np.ndarray) -> FactoredMoment:
+    dtype = "float64" if len(moment) <= _FACTORED_IN_FLOAT64 else "float32"
+    size = float(np.trace(moment, dtype="float64")) / len(moment)
+    scale = size if size > _LARGE_SQUARE else 1.0
+    weights = np.diag(moment).astype("float64") / scale + 1e-12
+    order = np.argsort(-np.diag(moment), kind="stable")
+    # Backwards, so that the inverse of the lower factor is the upper factor of the inverse.
+    backwards = order[::-1]
+    damped = moment[np.ix_(backwards, backwards)].astype(dtype, copy=False)
+    damped /= scale
+    damped[np.diag_indices(len(damped))] += _DAMPING * size / scale + 1e-12
+    lower = np.linalg.cholesky(damped)
+    del damped
+    _invert_lower(lower)
+    return FactoredMoment(weights, order, lower[::-1, ::-1].astype("float32", copy=False))
+
+
+def _invert_lower(matrix: np.ndarray) -> None:
+    """Inverts a lower triangular matrix in place, by halves."""
+    size = len(matrix)
+    if size <= _INVERTED_AT_ONCE:
+        matrix[:] = np.tril(np.linalg.inv(matrix))
+        return
+    half = size // 2
+    first, second, corner = matrix[:half, :half], matrix[half:, half:], matrix[half:, :half]
+    _invert_lower(first)
+    _invert_lower(second)
+    corner[:] = -second @ (corner @ first)
 
 
 def check_group_bits(bits: int) -> None:

@@ -1,5 +1,6 @@
 """A chain of layers in the place of one, such as convolutions by the factors of a kernel."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -191,37 +192,61 @@ def reason_against_factors(layer: keras.layers.Layer) -> str | None:
     return None
 
 
-def patches(layer: keras.layers.Layer, inputs: Tensor) -> np.ndarray:
+def patches(layer: keras.layers.Layer, inputs: Tensor, positions: int | None = None) -> Tensor:
     """Returns the patches `(n, P)` of inputs that the kernel of a convolution multiplies.
 
     Those of a convolution with groups are the patches of all its groups.
 
     Args:
         layer: A built `keras.layers.Conv1D`, `Conv2D` or `Conv3D`.
-        inputs: Float tensor, as for the layer.
+        inputs: Float tensor, as for the layer, of known sizes.
+        positions: Maximum patches of a picture, drawn at random; the same of all pictures.
+            Default: all.
     """
-    axis = -1 if layer.data_format == "channels_last" else 1
     *sizes, channels, _ = layer.kernel.shape
-    count = int(np.prod(sizes)) * channels
-    # A kernel whose filters are the entries of a patch.
-    eye = np.eye(count, dtype="float32").reshape(*sizes, channels, count)
-    padding = layer.padding
-    inputs = ops.cast(inputs, "float32")
-    if padding == "causal":
-        steps = layer.dilation_rate[0] * (sizes[0] - 1)
-        before = [(0, 0), (0, 0), (0, 0)]
-        before[1 if axis == -1 else 2] = (steps, 0)
-        inputs = ops.pad(inputs, before)
-        padding = "valid"
-    rows = []
-    for group in ops.split(inputs, layer.groups, axis=axis):
-        outputs = ops.conv(
-            group,
-            eye,
-            strides=list(layer.strides),
-            padding=padding,
-            data_format=layer.data_format,
-            dilation_rate=layer.dilation_rate,
+    if layer.data_format == "channels_first":
+        inputs = ops.moveaxis(inputs, 1, -1)
+    spatial = tuple(inputs.shape[1:-1])
+    taken, inside = _places_of_patches(layer, spatial)
+    if positions is not None and len(taken) > positions:
+        drawn = np.random.default_rng(0).choice(len(taken), positions, replace=False)
+        taken = taken[drawn]
+        inside = inside[drawn]
+    pixels = ops.reshape(ops.cast(inputs, "float32"), (-1, math.prod(spatial), inputs.shape[-1]))
+    rows = ops.take(pixels, taken.ravel(), axis=1)
+    rows = ops.reshape(rows, (-1, *taken.shape, layer.groups, channels))
+    rows = rows * inside[..., None, None].astype("float32")
+    rows = ops.moveaxis(rows, 3, 0)
+    return ops.reshape(rows, (-1, math.prod(sizes) * channels))
+
+
+def _places_of_patches(
+    layer: keras.layers.Layer, spatial: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the numbers of the pixels of each patch, and which of them are no padding."""
+    taken = np.zeros((1, 1), "int64")
+    inside = np.ones((1, 1), bool)
+    for axis, size in enumerate(spatial):
+        stride = layer.strides[axis]
+        dilation = layer.dilation_rate[axis]
+        reach = dilation * (layer.kernel_size[axis] - 1)
+        count = (size - reach - 1) // stride + 1
+        before = 0
+        if layer.padding == "causal":
+            before = reach
+            count = (size - 1) // stride + 1
+        elif layer.padding == "same":
+            count = -(-size // stride)
+            before = max((count - 1) * stride + reach + 1 - size, 0) // 2
+        starts = stride * np.arange(count) - before
+        own = starts[:, None] + dilation * np.arange(layer.kernel_size[axis])
+        own_inside = (own >= 0) & (own < size)
+        own = np.clip(own, 0, size - 1)
+        # Positions and offsets along this axis vary fastest.
+        taken = (taken[:, None, :, None] * size + own[None, :, None, :]).reshape(
+            len(taken) * count, -1
         )
-        rows.append(np.moveaxis(ops.convert_to_numpy(outputs), axis, -1).reshape(-1, count))
-    return np.concatenate(rows)
+        inside = (inside[:, None, :, None] & own_inside[None, :, None, :]).reshape(
+            len(inside) * count, -1
+        )
+    return taken, inside

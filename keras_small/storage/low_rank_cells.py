@@ -86,9 +86,8 @@ class LowRankKernels(LoopKernels):
         """
         factors = []
         for name, rank, moment in zip(RECURRENT, ranks, moments, strict=True):
-            scale = None if moment is None else low_rank.square_root(moment)
             kernel = ops.convert_to_numpy(getattr(cell, name))
-            left, right, _ = low_rank.low_rank_factors(kernel, scale)
+            left, right, _ = low_rank.low_rank_factors(kernel, moment=moment)
             # Split each singular value evenly, so that both factors quantize well.
             root = np.sqrt(np.linalg.norm(left[:, :rank], axis=0) + 1e-30)
             factors.append((left[:, :rank] / root, right[:rank] * root[:, None]))

@@ -9,17 +9,16 @@ from keras import ops
 from keras_small.storage.base_low_rank import BaseLowRank
 from keras_tnattn.checks import check_int
 from keras_tnattn.layers.base_layer import check_built, dense_options
-from keras_tnattn.ops import low_rank
 from keras_tnattn.typing import Activation, Shape
 
 
-def _scale_of(inputs: np.ndarray | None) -> np.ndarray | None:
-    """Returns the square root of the second moment of inputs `(..., I)`."""
+def _moment_of(inputs: np.ndarray | None) -> np.ndarray | None:
+    """Returns the second moment of inputs `(..., I)`."""
     if inputs is None:
         return None
     rows = np.asarray(inputs, "float64")
     rows = rows.reshape(-1, rows.shape[-1])
-    return low_rank.square_root(rows.T @ rows / max(len(rows), 1))
+    return rows.T @ rows / max(len(rows), 1)
 
 
 @keras.saving.register_keras_serializable(package="keras_small")
@@ -128,7 +127,7 @@ class LowRankDense(BaseLowRank):
         """
         check_built(layer, "Dense")
         kernel = ops.convert_to_numpy(layer.kernel)
-        return cls._of_matrix(layer, kernel, _scale_of(inputs), (rank, tolerance), **kwargs)
+        return cls._of_matrix(layer, kernel, _moment_of(inputs), (rank, tolerance), **kwargs)
 
     @classmethod
     def like(cls, layer: keras.layers.Dense, rank: int, **kwargs: Any) -> "LowRankDense":

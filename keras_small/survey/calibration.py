@@ -1,87 +1,33 @@
 """Observes a model's layers on real inputs: second moments, and counts of ids."""
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_small.asked.batches import (
-    DataError,
-    is_out_of_memory,
-    number_of_rows,
-    outputs_of,
-)
-from keras_small.survey.kinds import input_rows, is_table
-from keras_tnattn.errors import cause_of
+from keras_small.asked.batches import DataError, number_of_rows, outputs_of
+from keras_small.asked.progress import with_bar
+from keras_small.storage.latest import remember_latest
+from keras_small.survey.kinds import input_rows, is_table, row_size, rows_read
+from keras_small.survey.repeated_calls import Runner
+from keras_small.survey.watching import Call, watch_calls
 
 # Maximum entries of all outputs that are kept.
-_KEPT_ENTRIES = 2**25
-
-
-@dataclasses.dataclass(frozen=True)
-class Call:
-    """A call of a layer, which may have several inputs and outputs, nested in any way.
-
-    Attributes:
-        args, kwargs: The arguments; arrays are NumPy's.
-    """
-
-    args: tuple
-    kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    @classmethod
-    def of_tensors(cls, args: tuple, kwargs: Mapping[str, Any]) -> "Call":
-        """Returns a call whose tensors became arrays, and whose inputs are its first argument."""
-        named = dict(kwargs)
-        if not args:
-            args = (named.pop(next(iter(named))),)
-        return cls(*keras.tree.map_structure(_as_array, (args, named)))
-
-    @property
-    def inputs(self) -> np.ndarray:
-        """The first array, which the kernel of a layer multiplies."""
-        return self._arrays[0]
-
-    @property
-    def _arrays(self) -> list[np.ndarray]:
-        arguments = keras.tree.flatten((self.args, dict(self.kwargs)))
-        return [x for x in arguments if isinstance(x, np.ndarray)]
-
-    def first_rows(self, count: int) -> "Call":
-        """Returns the call of the first rows alone."""
-        arguments = self.args, dict(self.kwargs)
-        rows = number_of_rows(self.inputs)
-        return Call(
-            *keras.tree.map_structure(
-                lambda x: x[:count] if isinstance(x, np.ndarray) and len(x) == rows else x,
-                arguments,
-            )
-        )
-
-    def outputs_of(self, layer: keras.layers.Layer) -> list[np.ndarray]:
-        """Returns all floating-point outputs of a layer, without a change of its states."""
-        with keras.StatelessScope():
-            outputs = keras.tree.flatten(layer(*self.args, **self.kwargs))
-        return [ops.convert_to_numpy(x).astype("float64") for x in outputs if _is_float(x)]
-
-
-def _as_array(value: Any) -> Any:
-    return ops.convert_to_numpy(value) if ops.is_tensor(value) else value
-
-
-def _is_float(value: Any) -> bool:
-    return ops.is_tensor(value) and keras.backend.is_float_dtype(
-        keras.backend.standardize_dtype(value.dtype)
-    )
-
-
-def map_floats(function: Callable[[Any], Any], outputs: Any) -> Any:
-    """Applies a function to each floating-point tensor of nested outputs."""
-    return keras.tree.map_structure(lambda x: function(x) if _is_float(x) else x, outputs)
+_KEPT_OUTPUTS = 2**23
+# Maximum entries of the inputs of all layers that are kept, beside one row of each.
+_KEPT_INPUTS = 2**23
+# Minimum rows of which a second moment is the mean, if the data have as many; as many as it has
+# columns; and as many as take no more products than a moment of this size.
+_MOMENT_ROWS = 4096
+_MOMENT_PRODUCTS = 2**31
+# Maximum entries of the rows that a run returns for one layer.
+_RETURNED_ENTRIES = 2**22
+# Squares of larger numbers are summed in float64.
+_LARGE = 1e15
 
 
 @dataclasses.dataclass
@@ -89,13 +35,14 @@ class Statistics:
     """A summary of the inputs that a layer was called with.
 
     Attributes:
-        rows: Number of input rows; only for kernels.
+        rows: Number of input rows that were drawn; only for kernels.
         fourth_powers: Sum of the fourth powers of the norms of these rows.
         distinct: Number of different rows among them, counted in each call.
-        moment: Mean of `x x^T` over all input rows, float64 `(I, I)`; for kernels of which `kinds`
-            knows the rows, and for tables that are also called to return logits.
+        moment: Mean of `x x^T` over these rows, `(I, I)`, in float64 where float32 would overflow;
+            for kernels of which `kinds` knows the rows, and for tables that are also called to
+            return logits.
         counts: The number of occurrences of each id, int64 `(V,)`; only for embeddings.
-        call: The first call, unchanged.
+        call: The first rows of the first call.
         sensitivity: Relative change of the model's outputs divided by the relative change of this
             layer's outputs, before its activation, that caused it.
         response: How the model's outputs respond to directions of an embedding's rows: float64
@@ -121,6 +68,7 @@ class Statistics:
     inputs_read: set[int | None] = dataclasses.field(default_factory=set)
     failure: str = ""
     factors: Any = dataclasses.field(default=None, init=False)
+    _share: float | None = dataclasses.field(default=None, init=False)
 
     @property
     def inputs(self) -> np.ndarray | None:
@@ -137,12 +85,26 @@ class Statistics:
         """
         if self.moment is None or not self.rows:
             return self.moment
-        target = np.trace(self.moment) / len(self.moment) * np.eye(len(self.moment))
-        distance = np.square(self.moment - target).sum()
-        spread = self.fourth_powers / self.rows - np.square(self.moment).sum()
-        variance = spread / max(self.distinct - 1, 1)
-        share = np.clip(variance / distance, 0, 1) if distance > 0 and self.distinct > 1 else 1.0
-        return share * target + (1 - share) * self.moment
+        if self._share is None:
+            self._share = self._share_of_identity(self.moment)
+        return _shrunk(self.moment, self._share)
+
+    def _share_of_identity(self, moment: np.ndarray) -> float:
+        size = float(np.trace(moment, dtype="float64")) / len(moment)
+        squares = float(np.einsum("ij,ij->i", moment, moment).sum(dtype="float64"))
+        distance = squares - len(moment) * size**2
+        variance = (self.fourth_powers / self.rows - squares) / max(self.distinct - 1, 1)
+        if distance <= 0 or self.distinct < 2:
+            return 1.0
+        return min(max(variance / distance, 0.0), 1.0)
+
+    def share_moment(self, other: "Statistics") -> None:
+        """Takes the moment of a layer with the same inputs, without a copy."""
+        self.rows = other.rows
+        self.fourth_powers = other.fourth_powers
+        self.distinct = other.distinct
+        self.moment = other.moment
+        self._share = other._share
 
     @property
     def takes_model_input(self) -> bool:
@@ -150,59 +112,13 @@ class Statistics:
         return any(position is not None for position in self.inputs_read)
 
 
-@contextlib.contextmanager
-def with_activation(layer: keras.layers.Layer, function: Callable[[Any], Any]) -> Iterator[None]:
-    """Replaces the activation of a dense or einsum layer, dense or of low rank, by a function."""
-    # An assignment would fail on PyTorch if the activation is a layer.
-    attributes = vars(getattr(layer, "outer", layer))
-    before = attributes.get("activation")  # `None` if PyTorch holds it among the submodules
-    attributes["activation"] = function
-    try:
-        yield
-    finally:
-        if before is None:
-            del attributes["activation"]
-        else:
-            attributes["activation"] = before
-
-
-@contextlib.contextmanager
-def watch_calls(
-    layers: Mapping[str, keras.layers.Layer], watch: Callable[[str, Call, Any], Any]
-) -> Iterator[dict[str, str]]:
-    """Makes each layer return `watch(path, call, outputs)` instead of its outputs.
-
-    Yields the layers for which this failed, such as those called in a compiled loop, by path, and
-    why; they return their own outputs.
-    """
-    failures: dict[str, str] = {}
-    for path, layer in layers.items():
-
-        def call(*args: Any, _path: str = path, _call: Any = layer.call, **kwargs: Any) -> Any:
-            outputs = _call(*args, **kwargs)
-            if _path in failures:
-                return outputs
-            try:
-                return watch(_path, Call(args, kwargs), outputs)
-            except Exception as error:
-                failures[_path] = reason_to_keep(error)
-                return outputs
-
-        layer.call = call
-    try:
-        yield failures
-    except DataError as error:  # to which Keras has added the arguments of the call
-        raise DataError(cause_of(error)) from error
-    finally:
-        for layer in layers.values():
-            del layer.call
-
-
-def reason_to_keep(error: Exception) -> str:
-    """Returns why a layer stays for which something failed, other than memory or the data."""
-    if isinstance(error, MemoryError | DataError) or is_out_of_memory(error):
-        raise error
-    return f"cannot be watched or replaced ({type(error).__name__}: {cause_of(error)})"
+@remember_latest
+def _shrunk(moment: np.ndarray, share: float) -> np.ndarray:
+    """Returns a moment with a share of a multiple of the identity."""
+    size = float(np.trace(moment, dtype="float64")) / len(moment)
+    shrunk = moment * moment.dtype.type(1 - share)
+    shrunk[np.diag_indices(len(shrunk))] += share * size
+    return shrunk
 
 
 def returns_logits(layer: keras.layers.Layer, call: Call) -> bool:
@@ -213,72 +129,196 @@ def returns_logits(layer: keras.layers.Layer, call: Call) -> bool:
 def observe(
     model: keras.layers.Layer,
     layers: Mapping[str, keras.layers.Layer],
-    batches: list[Any],
+    batches: Sequence[Any],
     all_inputs: Any = None,
+    example: Any = None,
 ) -> tuple[dict[str, Statistics], list[list[np.ndarray]]]:
     """Runs a copy of a model on data, and records the inputs of the layers at some paths.
 
     The layers are changed while it runs. The ids of embeddings that read inputs of the model are
-    counted in `all_inputs`. Default: in the batches.
+    counted in `all_inputs`; default: in the batches. The calls are those of `example`, a few rows;
+    default: of the first batch.
 
     Returns:
         The summary of each layer's inputs, and the flattened outputs of the first batches.
     """
     statistics = {path: Statistics() for path in layers}
-    flat_inputs: list[Any] = []
-
-    def watch(path: str, tensors: Call, outputs: Any) -> Any:
-        note = statistics[path]
-        layer = layers[path]
-        call = Call.of_tensors(tensors.args, tensors.kwargs)
-        array = call.inputs
-        reverse = returns_logits(layer, call)
-        if note.call is None and not reverse:
-            note.call = call
-        if is_table(layer) and not reverse:
-            _check_ids(array, layer.input_dim, path)
-            same = (i for i, x in enumerate(flat_inputs) if np.array_equal(x, array))
-            note.inputs_read.add(next(same, None))
-            counts = np.bincount(array.astype("int64").ravel(), minlength=layer.input_dim)
-            note.counts = counts + (0 if note.counts is None else note.counts)
-        else:
-            rows = array.reshape(-1, array.shape[-1]) if reverse else input_rows(layer, array)
-            if rows is None:
-                return outputs
-            rows = rows.astype("float64")
-            moment = rows.T @ rows
-            note.moment = moment + (0 if note.moment is None else note.moment)
-            note.rows += len(rows)
-            note.fourth_powers += float(np.square(np.square(rows).sum(axis=1)).sum())
-            sums = rows @ np.sqrt(np.arange(2, 2 + rows.shape[1]))
-            note.distinct += len(np.unique(sums.astype("float32")))
-        return outputs
-
+    if not layers:
+        return {}, [outputs_of(model, batches[0])]
+    calls, failures = _first_calls(model, layers, batches[0] if example is None else example)
+    for path, note in statistics.items():
+        note.call = calls.get(path)
+        note.failure = failures.get(path, "" if path in calls else "never called on the data")
+    watched = {path: layer for path, layer in layers.items() if not statistics[path].failure}
+    reader = _Reader(model, watched, batches)
+    run = Runner(model, reader.read, runs=len(batches))
     first: list[list[np.ndarray]] = []
     numbers = 0
-    with watch_calls(layers, watch) as failures:
-        for number, batch in enumerate(batches):
-            flat_inputs[:] = keras.tree.flatten(batch)
-            outputs = outputs_of(model, batch)
-            numbers += sum(array.size for array in outputs)
-            if number == 0 or numbers <= _KEPT_ENTRIES:
-                first.append(outputs)
-    for path, note in statistics.items():
-        note.failure = failures.get(path, "" if note.call else "never called on the data")
+    for number in with_bar(range(len(batches)), [1.0] * len(batches)):
+        batch = batches[number]
+        found = run.nested(batch)
+        outputs = keras.tree.flatten(found["outputs"])
+        numbers += sum(array.size for array in outputs)
+        if number == 0 or numbers <= _KEPT_OUTPUTS:
+            first.append(outputs)
+        for (path, *_), keys in reader.groups():
+            for key in keys:
+                _add_rows(statistics[path], found["rows"][key])
+        for path, keys in reader.ids.items():
+            for key in keys:
+                flat = keras.tree.flatten(batch)
+                _add_ids(statistics[path], found["ids"][key], flat, layers[path].input_dim, path)
+    for (path, *others), _ in reader.groups():
+        note = statistics[path]
         if note.moment is not None:
             note.moment /= max(note.rows, 1)
-            if not np.isfinite(note.moment).all():
-                raise ValueError(
-                    "Expected data for which the inputs of every layer are finite. Received: "
-                    f"infinite or NaN inputs of the layer {path}; look for NaN in the data"
-                )
-        if note.inputs_read and None not in note.inputs_read and all_inputs is not None:
-            arrays = keras.tree.flatten(all_inputs)
-            read = [np.ravel(arrays[i]) for i in note.inputs_read if i is not None]
-            ids = np.concatenate(read)
-            _check_ids(ids, layers[path].input_dim, path)
-            note.counts = np.bincount(ids.astype("int64"), minlength=layers[path].input_dim)
+            _check_moment(note.moment, path)
+        for other in others:
+            statistics[other].share_moment(note)
+    for path in reader.ids:
+        _count_all(statistics[path], all_inputs, layers[path].input_dim, path)
     return statistics, first
+
+
+def _first_calls(
+    model: keras.layers.Layer, layers: Mapping[str, keras.layers.Layer], batch: Any
+) -> tuple[dict[str, Call], dict[str, str]]:
+    """Returns some rows of the first call of each layer, and the layers that cannot be watched."""
+    calls: dict[str, Call] = {}
+    entries = _KEPT_INPUTS // max(len(layers), 1)
+
+    def watch(path: str, tensors: Call, outputs: Any) -> Any:
+        call = Call.of_tensors(tensors.args, tensors.kwargs)
+        if path not in calls and not returns_logits(layers[path], call):
+            calls[path] = call.first_rows(max(1, entries * len(call.inputs) // call.inputs.size))
+        return outputs
+
+    with watch_calls(layers, watch) as failures:
+        outputs_of(model, batch)
+    return calls, failures
+
+
+class _Reader:
+    """Reads the inputs of a model's layers in a run that can be compiled.
+
+    Args:
+        model: The model.
+        layers: The layers to watch.
+        batches: The batches that will be run.
+
+    Attributes:
+        keys: The names, for each layer, of the rows that its kernel multiplied in each call; layers
+            that are called on one and the same tensor have them in common.
+        ids: The names of the ids that each table looked up.
+    """
+
+    def __init__(
+        self,
+        model: keras.layers.Layer,
+        layers: Mapping[str, keras.layers.Layer],
+        batches: Sequence[Any],
+    ) -> None:
+        self._model = model
+        self._layers = layers
+        self._rows = number_of_rows(batches[0])
+        self._batches = len(batches)
+        self.keys: dict[str, list[str]] = {}
+        self.ids: dict[str, list[str]] = {}
+
+    def groups(self) -> list[tuple[list[str], list[str]]]:
+        """Returns the paths of the layers that read the same rows, and the names of these."""
+        groups: dict[tuple[str, ...], list[str]] = {}
+        for path, keys in self.keys.items():
+            groups.setdefault(tuple(keys), []).append(path)
+        return [(paths, list(keys)) for keys, paths in groups.items()]
+
+    def read(self, inputs: Any) -> dict[str, Any]:
+        """Returns the outputs of the model, and the rows and ids by their names."""
+        self.keys = {}
+        self.ids = {}
+        rows: dict[str, Any] = {}
+        ids: dict[str, Any] = {}
+        latest: tuple[Any, Any, str] = (None, None, "")
+
+        def watch(path: str, tensors: Call, outputs: Any) -> Any:
+            nonlocal latest
+            layer = self._layers[path]
+            tensor = tensors.first_tensor
+            reverse = returns_logits(layer, tensors)
+            if is_table(layer) and not reverse:
+                key = str(len(ids))
+                ids[key] = tensor
+                self.ids.setdefault(path, []).append(key)
+                return outputs
+            kind = "logits" if reverse else rows_read(layer)
+            if kind is None:
+                return outputs
+            before, kind_before, key = latest
+            if before is not tensor or kind_before != kind:
+                key = str(len(rows))
+                rows[key] = self._rows_of(layer, tensor, reverse)
+                latest = (tensor, kind, key)
+            self.keys.setdefault(path, []).append(key)
+            return outputs
+
+        with watch_calls(self._layers, watch):
+            outputs = self._model(inputs, training=False)
+        return {"outputs": keras.tree.flatten(outputs), "rows": rows, "ids": ids}
+
+    def _rows_of(self, layer: keras.layers.Layer, tensor: Any, reverse: bool) -> Any:
+        if reverse:
+            return ops.reshape(tensor, (-1, tensor.shape[-1]))
+        columns = row_size(layer, tensor)
+        wanted = max(_MOMENT_ROWS, columns, _MOMENT_PRODUCTS // columns**2)
+        of_batch = min(math.ceil(wanted / self._batches), max(1, _RETURNED_ENTRIES // columns))
+        return input_rows(layer, tensor, math.ceil(of_batch / self._rows))
+
+
+def _add_rows(note: Statistics, rows: np.ndarray) -> None:
+    """Adds rows to a sum of second moments."""
+    squares = np.einsum("ni,ni->n", rows, rows, dtype="float64")
+    large = not squares.size or not squares.max() < _LARGE**2
+    rows = rows.astype("float64" if large else "float32", copy=False)
+    moment = rows.T @ rows
+    if note.moment is None:
+        note.moment = moment
+    elif large and note.moment.dtype != moment.dtype:
+        note.moment = note.moment + moment
+    else:
+        note.moment += moment
+    note.rows += len(rows)
+    note.fourth_powers += float(np.square(squares).sum())
+    sums = rows @ np.sqrt(np.arange(2, 2 + rows.shape[1]))
+    note.distinct += len(np.unique(sums.astype("float32")))
+
+
+def _check_moment(moment: np.ndarray, path: str) -> None:
+    if not np.isfinite(moment).all():
+        raise ValueError(
+            "Expected data for which the inputs of every layer are finite. Received: "
+            f"infinite or NaN inputs of the layer {path}; look for NaN in the data"
+        )
+
+
+def _add_ids(
+    note: Statistics, ids: np.ndarray, flat_inputs: Sequence[Any], num_rows: int, path: str
+) -> None:
+    """Counts ids, and notes whether they are an input of the model."""
+    _check_ids(ids, num_rows, path)
+    same = (i for i, x in enumerate(flat_inputs) if np.array_equal(x, ids))
+    note.inputs_read.add(next(same, None))
+    counts = np.bincount(ids.astype("int64").ravel(), minlength=num_rows)
+    note.counts = counts + (0 if note.counts is None else note.counts)
+
+
+def _count_all(note: Statistics, all_inputs: Any, num_rows: int, path: str) -> None:
+    """Counts the ids of all inputs of the model that a table reads, if it reads nothing else."""
+    if all_inputs is None or not note.inputs_read or None in note.inputs_read:
+        return
+    arrays = keras.tree.flatten(all_inputs)
+    ids = np.concatenate([np.ravel(arrays[i]) for i in note.inputs_read if i is not None])
+    _check_ids(ids, num_rows, path)
+    note.counts = np.bincount(ids.astype("int64"), minlength=num_rows)
 
 
 def _check_ids(ids: np.ndarray, num_rows: int, path: str) -> None:

@@ -45,6 +45,11 @@ class Comparison:
         self.metric_before = self.metric_of(original.model)
         self._runner = functools.partial(Runner, runs=0 if data is None else len(data.batches))
         self._outputs = self._runner(original.model)
+        self._latest: tuple[keras.Model, Runner] | None = None
+
+    def outputs_of_original(self, batch: Any) -> list[np.ndarray]:
+        """Returns the flattened outputs of the original for a batch."""
+        return self._outputs(batch)
 
     def without_metric(self) -> "Comparison":
         """Returns a comparison of the outputs alone."""
@@ -87,6 +92,12 @@ class Comparison:
             return None, 0
         return self.error_of(small, self.data.report_batches(), renumbering)
 
+    def _runner_of(self, small: keras.Model) -> Runner:
+        """Returns a runner of a small model, the latest again if it is of this one."""
+        if self._latest is None or self._latest[0] is not small:
+            self._latest = small, self._runner(small)
+        return self._latest[1]
+
     def error_of(
         self, small: keras.Model, batches: Iterable[Any], renumbering: Renumbering = _SAME_IDS
     ) -> tuple[float, int]:
@@ -101,7 +112,7 @@ class Comparison:
             batches: Inputs of the original model.
             renumbering: Converts them to inputs of the small one.
         """
-        outputs = self._runner(small)
+        outputs = self._runner_of(small)
         error = 0.0
         size = 0.0
         rows = 0

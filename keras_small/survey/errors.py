@@ -8,9 +8,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_small.survey.calibration import Call, Statistics, with_activation
+from keras_small.survey.calibration import Statistics
 from keras_small.survey.kinds import is_table, second_table
 from keras_small.survey.repeated_calls import Runner
+from keras_small.survey.watching import Call, with_activation
 from keras_tnattn.ops import low_rank
 
 # The weight of an id that never occurred in the data, relative to the mean count.

@@ -4,10 +4,12 @@ A kind is a class of Keras or of this package. A layer of a subclass is of this 
 the subclass computes something else.
 """
 
+import math
 from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_small.storage.integer_kernels import IntegerKernels
 from keras_small.storage.layer_chain import patches
@@ -19,50 +21,54 @@ from keras_small.storage.quantized_positions import (
 )
 from keras_small.storage.recurrent import cells_of
 from keras_tnattn.layers import TokenEmbedding
-
-# About the maximum number of patches of a batch that are observed.
-_WATCHED_PATCHES = 4096
+from keras_tnattn.typing import Tensor
 
 
-def _rows_of_dense(_layer: keras.layers.Dense, inputs: np.ndarray) -> np.ndarray:
-    return inputs.reshape(-1, inputs.shape[-1])
+def _rows_of_dense(
+    _layer: keras.layers.Layer, inputs: Tensor, positions: int | None = None
+) -> Tensor:
+    *between, size = inputs.shape[1:]
+    if positions is not None and None not in between and math.prod(between) > positions:
+        count = math.prod(between)
+        drawn = np.random.default_rng(0).choice(count, positions, replace=False)
+        inputs = ops.take(ops.reshape(inputs, (-1, count, size)), drawn, axis=1)
+    return ops.reshape(inputs, (-1, size))
 
 
-def _rows_of_einsum(layer: keras.layers.EinsumDense, inputs: np.ndarray) -> np.ndarray:
+def _rows_of_einsum(
+    layer: keras.layers.EinsumDense, inputs: Tensor, positions: int | None = None
+) -> Tensor:
     labels, kernel, _ = labels_of(layer.equation)
     summed = [kernel[i] for i in kernel_axes(layer.equation)[0]]
     before, _, after = labels.partition("...")
     axis = {c: i for i, c in enumerate(before)}
     axis |= {c: i - len(after) for i, c in enumerate(after)}
-    moved = np.moveaxis(inputs, [axis[c] for c in summed], range(-len(summed), 0))
-    size = int(np.prod(moved.shape[-len(summed) :]))
-    return moved.reshape(-1, size)
+    count = len(summed)
+    moved = ops.moveaxis(inputs, [axis[c] for c in summed], list(range(-count, 0)))
+    size = math.prod(moved.shape[-count:])
+    rest = ops.shape(moved)[:-count]
+    return _rows_of_dense(layer, ops.reshape(moved, (*rest, size)), positions)
 
 
-def _rows_of_convolution(layer: keras.layers.Layer, inputs: np.ndarray) -> np.ndarray:
-    # Some of the inputs are enough for a second moment, and patches are many.
-    positions = max(1, int(np.prod(inputs.shape[1:])) // layer.kernel.shape[-2])
-    rows = patches(layer, inputs[: max(1, _WATCHED_PATCHES // positions)])
-    return rows[:: max(1, len(rows) // _WATCHED_PATCHES)]
-
-
-def _rows_of_transposed(layer: keras.layers.Layer, inputs: np.ndarray) -> np.ndarray:
-    last = inputs if layer.data_format == "channels_last" else np.moveaxis(inputs, 1, -1)
-    return last.reshape(-1, last.shape[-1])
+def _rows_of_transposed(
+    layer: keras.layers.Layer, inputs: Tensor, positions: int | None = None
+) -> Tensor:
+    last = inputs if layer.data_format == "channels_last" else ops.moveaxis(inputs, 1, -1)
+    return _rows_of_dense(layer, last, positions)
 
 
 # For each kind the function that returns the rows `(n, I)` of an input that the layer's kernel, as
 # a matrix `(I, J)`, multiplies, for a recurrent layer the kernel of its first cell; `None` for
-# tables of rows, and for kinds without such a matrix.
+# tables of rows, and for kinds without such a matrix. `positions` bounds the rows of each sample.
 KINDS: dict[type, Any] = {
     keras.layers.Dense: _rows_of_dense,
     keras.layers.EinsumDense: _rows_of_einsum,
     keras.layers.Embedding: None,
     keras.layers.ReversibleEmbedding: None,
     TokenEmbedding: None,
-    keras.layers.Conv1D: _rows_of_convolution,
-    keras.layers.Conv2D: _rows_of_convolution,
-    keras.layers.Conv3D: _rows_of_convolution,
+    keras.layers.Conv1D: patches,
+    keras.layers.Conv2D: patches,
+    keras.layers.Conv3D: patches,
     keras.layers.Conv1DTranspose: _rows_of_transposed,
     keras.layers.Conv2DTranspose: _rows_of_transposed,
     keras.layers.Conv3DTranspose: _rows_of_transposed,
@@ -126,11 +132,43 @@ def has_kernel(layer: keras.layers.Layer) -> bool:
     return kind is not None and KINDS[kind] is not None and not recurrent
 
 
-def input_rows(layer: keras.layers.Layer, inputs: np.ndarray) -> np.ndarray | None:
-    """Returns the rows `(n, I)` of an input that the kernel of a layer multiplies, or `None`."""
+def input_rows(
+    layer: keras.layers.Layer, inputs: Tensor, positions: int | None = None
+) -> Tensor | None:
+    """Returns the rows `(n, I)` of an input that the kernel of a layer multiplies, or `None`.
+
+    Args:
+        layer: The layer.
+        inputs: Its inputs.
+        positions: Maximum rows for each sample of the batch, drawn at random. Default: all.
+    """
     kind = kind_of(layer)
     rows = None if kind is None else KINDS[kind]
-    return None if rows is None else rows(layer, inputs)
+    return None if rows is None else rows(layer, inputs, positions)
+
+
+def rows_read(layer: keras.layers.Layer) -> Any:
+    """Returns what says which rows of an input a kernel multiplies, or `None` if it has none.
+
+    Layers of which it is equal read the same rows of the same input.
+    """
+    kind = kind_of(layer)
+    function = None if kind is None else KINDS[kind]
+    if function is None:
+        return None
+    names = ("equation", "kernel_size", "strides", "dilation_rate", "padding", "groups")
+    return function, *(getattr(layer, name, None) for name in (*names, "data_format"))
+
+
+def row_size(layer: Any, inputs: Tensor) -> int:
+    """Returns the number of columns of the rows that the kernel of a layer multiplies."""
+    if isinstance(layer, keras.layers.EinsumDense):
+        return math.prod(layer.kernel.shape[i] for i in kernel_axes(layer.equation)[0])
+    kind = kind_of(layer)
+    if kind is not None and KINDS[kind] is patches:
+        return math.prod(layer.kernel.shape[:-1])
+    first = getattr(layer, "data_format", None) == "channels_first"
+    return inputs.shape[1 if first else -1]
 
 
 def reason_against(layer: keras.layers.Layer) -> str | None:

@@ -8,19 +8,24 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_small.survey.graph_names import rename_for_graphs
+from keras_small.survey.on_backends import compiled
+
 # Runs on inputs of the same shapes before compiling, which takes as long as a few runs, pays.
 _EAGER_RUNS = 4
+# So many runs are compiled from the first one on.
+COMPILED_RUNS = 2 * _EAGER_RUNS
 
 
 class Runner:
-    """Returns the flattened outputs of a model at inference, without a change of its variables.
+    """Returns the outputs of a model at inference, without a change of its variables.
 
     A stateful recurrent layer, say, changes its state in each call. What cannot be compiled runs
     step by step.
 
     Args:
         model: The model, whose weights may be set between two runs.
-        call: Function from the inputs to the outputs. Default: a call of the model.
+        call: Function from the inputs to a structure of tensors. Default: a call of the model.
         runs: About how many runs there will be. Many are compiled from the first one on.
     """
 
@@ -29,38 +34,31 @@ class Runner:
     ) -> None:
         self._model = model
         self._call = call or (lambda inputs: model(inputs, training=False))
-        self._first = 0 if runs >= 2 * _EAGER_RUNS else _EAGER_RUNS
         self._runs: dict[tuple, int] = collections.Counter()
-        self._compiled: keras.Model | None = None
-        self._compiles = keras.backend.backend() == "tensorflow"
+        self._compiled = compiled(self._named_for_graphs, model.variables)
+        # JAX compiles a loop, of a recurrent layer say, in each run step by step.
+        at_once = runs >= COMPILED_RUNS or keras.backend.backend() == "jax"
+        self._first = 0 if at_once else _EAGER_RUNS
 
     def __call__(self, inputs: Any) -> list[np.ndarray]:
+        """Returns the flattened outputs for some inputs."""
+        return keras.tree.flatten(self.nested(inputs))
+
+    def nested(self, inputs: Any) -> Any:
+        """Returns the outputs for some inputs in the structure in which they were returned."""
         arrays = keras.tree.flatten(inputs)
         shapes = tuple((np.shape(x), str(getattr(x, "dtype", ""))) for x in arrays)
         self._runs[shapes] += 1
-        if self._compiles and self._runs[shapes] > self._first:
-            self._compiled = self._compiled or _Inference(self._model, self._call)
+        if self._compiled is not None and self._runs[shapes] > self._first:
             try:
                 with keras.StatelessScope():
-                    return self._compiled.predict_on_batch(inputs)
+                    return keras.tree.map_structure(ops.convert_to_numpy, self._compiled(inputs))
             except Exception:  # whatever a layer's own code raises
-                self._compiles = False
+                self._compiled = None
         with keras.StatelessScope():
-            outputs = keras.tree.flatten(self._call(inputs))
-        return [ops.convert_to_numpy(output) for output in outputs]
+            outputs = self._call(inputs)
+        return keras.tree.map_structure(ops.convert_to_numpy, outputs)
 
-
-class _Inference(keras.Model):
-    """A model of the flattened outputs of another one."""
-
-    def __init__(self, model: keras.layers.Layer, function: Callable[[Any], Any]) -> None:
-        super().__init__(name="inference", dtype=model.dtype_policy)
-        self.model = model
-        self.function = function
-        self.compile(jit_compile=False)  # XLA takes longer to compile than it saves
-
-    def call(self, inputs: Any) -> list[Any]:
-        from keras_small.survey.graph_names import rename_for_graphs
-
-        with rename_for_graphs(self.model):
-            return keras.tree.flatten(self.function(inputs))
+    def _named_for_graphs(self, inputs: Any) -> Any:
+        with rename_for_graphs(self._model):
+            return self._call(inputs)

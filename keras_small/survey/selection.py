@@ -7,7 +7,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_small.survey.copying import check_copy, copy_of
 from keras_small.survey.inventory import Inventory, contents
 from keras_small.survey.kinds import kind_of, reason_against
 from keras_small.survey.replacing import assume, object_of
@@ -45,24 +44,23 @@ def _standins(layers: Mapping[str, keras.layers.Layer]) -> Iterator[dict[str, se
             assume(layers[path], original)
 
 
-def copy_to_replace(
-    original: Inventory, selects: Callable[[keras.layers.Layer], bool], example: Any
-) -> Inventory:
-    """Returns a copy of a model, with the layers that can be replaced and why others stay.
+def select_layers(
+    original: Inventory,
+    copy: Inventory,
+    selects: Callable[[keras.layers.Layer], bool],
+    example: Any,
+) -> None:
+    """Notes in the inventory of a copy which layers can be replaced, and why others stay.
 
     Args:
         original: The model.
-        selects: Whether a layer of it may be replaced.
-        example: Inputs to compare the copy with the model, and to find code that reads its weights;
-            `None` if none are known.
+        copy: A copy of it.
+        selects: Whether a layer of the model may be replaced.
+        example: Inputs to find code that reads the weights of layers; `None` if none are known.
 
     Raises:
-        ValueError: If the model cannot be copied, or a layer that can be replaced has weights that
-            are not finite.
+        ValueError: If a layer that can be replaced has weights that are not finite.
     """
-    copy = copy_of(original, example)
-    if example is not None:
-        check_copy(original.model, copy.model, example)
     reasons = {}
     for path, place in copy.places.items():
         if kind_of(place.layer) is None:
@@ -85,7 +83,6 @@ def copy_to_replace(
                     "Expected finite weights. "
                     f"Received: infinite or NaN numbers in the {weight.name} of {path}"
                 )
-    return copy
 
 
 def _reasons_of_readers(

@@ -1,8 +1,17 @@
-"""Measures the sensitivity of a model's outputs to changes of its layers' outputs."""
+"""Measures the sensitivity of a model's outputs to changes of its layers' outputs.
+
+Noise `n` of size `s` on the outputs of a layer changes the model's outputs by `J n`, with the
+Jacobian `J`, and so by `s |J|` in the mean. For random signs `v` the mean of the squares of the
+gradient `J^T v` of `v^T f` is `|J|^2`, of all layers at once: one run back through the model takes
+the place of a run for each layer. Where a model is far from linear gradients mislead: of an output
+that is clipped, say, they are 0. So noise is really added, to all layers of about the same
+sensitivity at once, and if it changes more than expected, theirs grow.
+"""
 
 import contextlib
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -11,29 +20,34 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_small.asked.batches import are_probabilities, as_rows, outputs_of, some_batches
-from keras_small.survey.calibration import (
-    Call,
-    Statistics,
-    map_floats,
-    reason_to_keep,
-    watch_calls,
-    with_activation,
-)
+from keras_small.asked.batches import are_probabilities, number_of_rows, some_batches
+from keras_small.asked.data import CalibrationData
+from keras_small.asked.progress import tell, with_bar
+from keras_small.survey.calibration import Statistics
 from keras_small.survey.errors import low_rank_table
 from keras_small.survey.kinds import has_kernel, is_table
+from keras_small.survey.on_backends import gradients
 from keras_small.survey.repeated_calls import Runner
+from keras_small.survey.watching import Call, map_floats, watch_calls, with_activation
+from keras_tnattn.errors import cause_of
+from keras_tnattn.typing import Tensor
 
-# The size, relative to a layer's outputs, of the changes that are made.
-_NOISE_SHARE = 0.05
-# Minimum entries of outputs that measure a sensitivity, if the data have as many.
+# Minimum rows, and entries of outputs, that measure a sensitivity, if the data have as many.
+_MINIMUM_ROWS = 32
+# Minimum rows, each with a direction of its own, that measure a response.
+_RESPONSE_ROWS = 1024
 _MINIMUM_OUTPUTS = 256
+# The size of noise, relative to a layer's outputs.
+_NOISE_SHARE = 0.05
+# The factor between the sensitivities of two groups, and the smallest share of the largest one.
+_GROUP_FACTOR = 4
+_SMALLEST_SHARE = 4**-4
+# A change that is larger than expected by this factor is none of chance.
+_UNEXPECTED_FACTOR = 1.5
+# Random signs, which repeat after a prime number of entries.
+_SIGNS = 65521
 # For embeddings with more features all directions of the rows count alike.
 MAXIMUM_FEATURES = 256
-# Maximum entries of all outputs together that are compared, chosen at random.
-_COMPARED_ENTRIES = 2**16
-# Minimum rows of an output to compare; one row might be padding.
-_COMPARED_ROWS = 16
 # The rank of the tables that are compared, as a share of the number of features.
 _RANK_SHARE = 0.375
 # The response is used only if it cuts the change of the outputs to this share.
@@ -45,71 +59,262 @@ _ADDED_PROBABILITY = 1e-7
 def measure_sensitivity(
     model: keras.layers.Layer,
     layers: Mapping[str, keras.layers.Layer],
-    batches: Sequence[Any],
+    data: CalibrationData,
     statistics: Mapping[str, Statistics],
     outputs: Sequence[list[np.ndarray]],
 ) -> None:
     """Measures for each layer how much noise on its outputs changes the model's outputs.
 
-    Adds noise of 5 % of the outputs' size to one layer at a time, before the activation if it has
-    one. Layers whose errors hardly change the model's outputs get a smaller share of the budget.
-    For probabilities, changes of their logarithms count, because a model that is sure of its
-    training data hardly changes the probabilities themselves. One batch is enough for a model of
-    many outputs; of a few numbers it would tell little.
+    The noise is before the activation if the layer has one. Layers whose errors hardly change the
+    model's outputs get a smaller share of the budget. For probabilities, changes of their
+    logarithms count, because a model that is sure of its training data hardly changes the
+    probabilities themselves. Where a model has no gradients all layers count alike.
+
+    For embeddings it also measures the response of the model's outputs to directions of the rows.
+    The response of a model that is far from linear may mislead, so it is only noted if a table of
+    low rank that heeds it changes the outputs clearly less than one that does not.
     """
-    known = list(zip(batches, outputs, strict=False))
-    count = min(len(known), math.ceil(_MINIMUM_OUTPUTS / sum(x.size for x in outputs[0])))
-    chosen = [known[n * len(known) // count] for n in range(count)]
-    changes, sizes = zip(
-        *(change_of_outputs(functools.partial(outputs_of, model, x), y) for x, y in chosen),
-        strict=True,
-    )
-    size = math.hypot(*sizes)
-    for path, layer in layers.items():
-        try:
-            with _add_noise(layer):
-                changed = math.hypot(*(np.linalg.norm(change()) for change in changes))
-        except Exception as error:
-            statistics[path].failure = reason_to_keep(error)
-            changed = 0.0
-        statistics[path].sensitivity = float(changed / (_NOISE_SHARE * size)) if size > 0 else 1.0
-    largest = max((statistics[path].sensitivity for path in layers), default=0.0)
-    for path in layers:
-        statistics[path].sensitivity = max(statistics[path].sensitivity, 1e-3 * largest) or 1.0
+    batches = data.small_batches
+    rows = number_of_rows(batches[0])
+    entries = max(1, sum(x.size for x in outputs[0]) // number_of_rows(data.batches[0]))
+    count = math.ceil(max(_MINIMUM_ROWS, _MINIMUM_OUTPUTS / entries) / rows)
+    count = min(len(batches), count)
+    chosen = [batches[n * len(batches) // count] for n in range(count)]
+    tables = [x for x in layers.values() if _has_response(x)]
+    repeats = math.ceil((_RESPONSE_ROWS if tables else _MINIMUM_ROWS) / (rows * count))
+    in_logs = [are_probabilities(x) for x in outputs[0]]
+    measured = _Gradients(model, layers, in_logs)
+    try:
+        tried = chosen * repeats
+        for batch in with_bar(tried, [1.0] * len(tried)):
+            measured.add(batch)
+    except MemoryError:
+        raise
+    except Exception as error:  # of what has no gradient, or what a layer's own code raises
+        tell("no gradients, so that all layers count alike: %s", cause_of(error))
+        return
+    sensitivities = {
+        path: math.sqrt(measured.changes.get(path, 0.0)) / measured.size for path in layers
+    }
+    largest = max(sensitivities.values(), default=0.0)
+    noise = _Noise(model, layers, in_logs, chosen[0])
+    for group in _groups(sensitivities):
+        expected = math.hypot(*(sensitivities[path] for path in group))
+        factor = noise.change(group) / (expected or 1e-3 * largest or 1.0)
+        if factor > _UNEXPECTED_FACTOR:
+            for path in group:
+                sensitivities[path] = factor * (sensitivities[path] or 1e-3 * largest)
+    for path, sensitivity in sensitivities.items():
+        statistics[path].sensitivity = max(sensitivity, 1e-3 * largest) or 1.0
+    for path, response in measured.responses.items():
+        layer = layers[path]
+        if statistics[path].moment is None:  # otherwise it returns logits, of other directions
+            _note_response(model, layer, data.batches, statistics[path], outputs, response)
 
 
-def measure_responses(
-    model: keras.layers.Layer,
-    layers: Mapping[str, keras.layers.Layer],
-    batches: Sequence[Any],
-    statistics: Mapping[str, Statistics],
-    outputs: Sequence[list[np.ndarray]],
-) -> None:
-    """Measures the response of the model's outputs to directions of each embedding's rows.
+def _groups(sensitivities: Mapping[str, float]) -> list[list[str]]:
+    """Returns the layers in groups of about the same sensitivity."""
+    largest = max(sensitivities.values(), default=0.0)
+    groups: dict[int, list[str]] = {}
+    for path, sensitivity in sensitivities.items():
+        share = max(sensitivity / (largest or 1.0), _SMALLEST_SHARE)
+        groups.setdefault(round(math.log(share, _GROUP_FACTOR)), []).append(path)
+    return list(groups.values())
 
-    Changes one feature at a time, by the same amount but a random sign for each token, and compares
-    the changes of the model's outputs: entry `(i, j)` of the response is the product of the changes
-    for the features `i` and `j`. This takes one run over the first batch for each feature. The
-    response of a model that is far from linear may mislead, so it is only noted if a table of low
-    rank that heeds it changes the outputs clearly less than one that does not.
+
+class _Noise:
+    """Adds noise to the outputs of some layers at once, before their activations.
+
+    Args:
+        model: The model.
+        layers: The layers, by path.
+        in_logs: Whether the logarithms of each output count.
+        batch: The inputs.
     """
-    for path, layer in layers.items():
-        if not is_table(layer) or layer.output_dim > MAXIMUM_FEATURES:
-            continue
-        if statistics[path].moment is not None:  # it also returns logits, of other directions
-            continue
-        stacked = _changes_by_feature(model, layer, batches[0], outputs[0])
-        response = stacked @ stacked.T
-        if not np.trace(response) > 0:
-            continue
-        response *= len(response) / np.trace(response)
-        approximation = [
-            low_rank_table(layer, dataclasses.replace(statistics[path], response=x), _RANK_SHARE)
-            for x in (None, response)
+
+    def __init__(
+        self,
+        model: keras.layers.Layer,
+        layers: Mapping[str, keras.layers.Layer],
+        in_logs: Sequence[bool],
+        batch: Any,
+    ) -> None:
+        self._model = model
+        self._layers = layers
+        self._in_logs = in_logs
+        self._batch = batch
+        self._run = Runner(model, self._outputs)
+        self._before = self._with_noise(())
+
+    def change(self, paths: Sequence[str]) -> float:
+        """Returns the relative change of the outputs for noise of the size of the outputs."""
+        after = self._with_noise(paths)
+        size = math.hypot(*(np.linalg.norm(x) for x in self._before))
+        pairs = zip(after, self._before, strict=True)
+        change = math.hypot(*(np.linalg.norm(x - y) for x, y in pairs))
+        return change / (_NOISE_SHARE * (size or 1.0))
+
+    def _with_noise(self, paths: Sequence[str]) -> list[np.ndarray]:
+        shares = {path: np.float32(_NOISE_SHARE * (path in paths)) for path in self._layers}
+        return self._run([self._batch, shares])
+
+    def _outputs(self, inputs: Any) -> list[Tensor]:
+        batch, shares = inputs
+        calls = itertools.count()
+
+        def noisy(path: str, tensor: Tensor) -> Tensor:
+            x = ops.cast(tensor, "float32")
+            size = ops.sqrt(ops.mean(ops.square(x)))
+            noise = keras.random.normal(ops.shape(x), seed=next(calls))
+            return ops.cast(x + shares[path] * size * noise, tensor.dtype)
+
+        with _before_activations(self._layers, noisy):
+            outputs = self._model(batch, training=False)
+        pairs = zip(keras.tree.flatten(outputs), self._in_logs, strict=True)
+        return [_comparable_tensor(x, in_log) for x, in_log in pairs]
+
+
+class _Gradients:
+    """Sums what noise on each layer changes, over some batches.
+
+    Args:
+        model: The model.
+        layers: The layers, by path.
+        in_logs: Whether the logarithms of each output count.
+
+    Attributes:
+        changes: The squared change of the outputs for noise of the size of the layer's outputs.
+        responses: The mean of `J^T J` for a row of each embedding, not scaled.
+        size: The size of the outputs.
+    """
+
+    def __init__(
+        self,
+        model: keras.layers.Layer,
+        layers: Mapping[str, keras.layers.Layer],
+        in_logs: Sequence[bool],
+    ) -> None:
+        self._model = model
+        self._layers = layers
+        self._in_logs = in_logs
+        self._random = np.random.default_rng(0)
+        self._run = Runner(model, self._squares)
+        self._paths: list[str] = []
+        self._squared_size = 0.0
+        self.changes: dict[str, float] = {}
+        self.responses: dict[str, np.ndarray] = {}
+
+    @property
+    def size(self) -> float:
+        return math.sqrt(self._squared_size) or 1.0
+
+    def add(self, batch: Any) -> None:
+        """Adds the changes for a random direction of the outputs of a batch."""
+        signs = self._random.choice((-1.0, 1.0), size=_SIGNS).astype("float32")
+        found = self._run.nested([batch, signs])
+        self._squared_size += float(found["size"])
+        for path, change in zip(self._paths, found["changes"], strict=True):
+            if not np.isfinite(change):
+                raise ValueError("Expected finite gradients")
+            self.changes[path] = self.changes.get(path, 0.0) + float(change)
+        for path, response in found["responses"].items():
+            self.responses[path] = self.responses.get(path, 0.0) + response
+
+    def _squares(self, inputs: Any) -> dict[str, Any]:
+        batch, signs = inputs
+
+        def compute(note: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+            self._paths = []
+
+            def pass_on(path: str, tensor: Tensor) -> Tensor:
+                self._paths.append(path)
+                return note(tensor)
+
+            with _before_activations(self._layers, pass_on):
+                outputs = self._model(batch, training=False)
+            flat = [
+                _comparable_tensor(x, in_log)
+                for x, in_log in zip(keras.tree.flatten(outputs), self._in_logs, strict=True)
+            ]
+            joined = ops.concatenate([ops.reshape(x, (-1,)) for x in flat])
+            places = ops.arange(joined.shape[0], dtype="int32") % _SIGNS
+            return ops.sum(joined * ops.take(signs, places)), ops.sum(ops.square(joined))
+
+        tensors, found, size = gradients(compute)
+        pairs = [
+            (ops.cast(x, "float32"), ops.cast(grad, "float32"))
+            for x, grad in zip(tensors, found, strict=True)
         ]
-        without, heeding = _errors(model, batches, outputs, layer, approximation)
-        if heeding <= _USEFUL_SHARE * without:
-            statistics[path].response = response
+        changes = [ops.mean(ops.square(x)) * ops.sum(ops.square(grad)) for x, grad in pairs]
+        responses: dict[str, Any] = {}
+        for path, (_, grad) in zip(self._paths, pairs, strict=True):
+            layer = self._layers[path]
+            if _has_response(layer):
+                rows = ops.reshape(grad, (-1, grad.shape[-1]))
+                if rows.shape[-1] == layer.output_dim:  # those of logits are ids
+                    response = ops.matmul(ops.transpose(rows), rows)
+                    responses[path] = responses.get(path, 0.0) + response
+        return {"changes": changes, "responses": responses, "size": size}
+
+
+def _has_response(layer: keras.layers.Layer) -> bool:
+    return is_table(layer) and layer.output_dim <= MAXIMUM_FEATURES
+
+
+@contextlib.contextmanager
+def _before_activations(
+    layers: Mapping[str, keras.layers.Layer], pass_on: Callable[[str, Tensor], Tensor]
+) -> Iterator[None]:
+    """Passes all outputs of layers on, before their activation if they have one."""
+    with contextlib.ExitStack() as stack:
+        others = {}
+        for path, layer in layers.items():
+            activation = layer.activation if has_kernel(layer) else None
+            if activation is None:
+                others[path] = layer
+                continue
+
+            def activate(x: Tensor, path: str = path, activation: Any = activation) -> Tensor:
+                return activation(pass_on(path, x))
+
+            stack.enter_context(with_activation(layer, activate))
+
+        def watch(path: str, _call: Call, outputs: Any) -> Any:
+            return map_floats(functools.partial(pass_on, path), outputs)
+
+        stack.enter_context(watch_calls(others, watch))
+        yield
+
+
+def _comparable_tensor(outputs: Tensor, in_log: bool) -> Tensor:
+    """Returns what counts of an output: finite floats, or their logarithms less their mean."""
+    x = ops.cast(outputs, "float32")
+    if in_log:
+        x = ops.log(ops.maximum(x, 0.0) + _ADDED_PROBABILITY)
+        x = x - ops.mean(x, axis=-1, keepdims=True)
+    return ops.where(ops.isfinite(x), x, 0.0)
+
+
+def _note_response(
+    model: keras.layers.Layer,
+    layer: keras.layers.Embedding,
+    batches: Sequence[Any],
+    note: Statistics,
+    outputs: Sequence[list[np.ndarray]],
+    response: np.ndarray,
+) -> None:
+    """Notes a response to directions of an embedding's rows if it helps."""
+    response = response.astype("float64")
+    if not np.trace(response) > 0:
+        return
+    response *= len(response) / np.trace(response)
+    approximation = [
+        low_rank_table(layer, dataclasses.replace(note, response=x), _RANK_SHARE)
+        for x in (None, response)
+    ]
+    without, heeding = _errors(model, batches, outputs, layer, approximation)
+    if heeding <= _USEFUL_SHARE * without:
+        note.response = response
 
 
 def _errors(
@@ -134,30 +339,21 @@ def _errors(
 
 
 def change_of_outputs(
-    run: Callable[..., list[np.ndarray]], outputs: Sequence[np.ndarray], entries: int | None = None
-) -> tuple[Callable[..., np.ndarray], float]:
+    run: Callable[..., list[np.ndarray]], outputs: Sequence[np.ndarray]
+) -> tuple[Callable[[], np.ndarray], float]:
     """Returns a function that computes how much the outputs have changed, and their size.
 
     Args:
-        run: Function that returns the outputs; the arguments are those of what is returned.
+        run: Function that returns the outputs.
         outputs: The outputs before.
-        entries: Maximum entries of all outputs together to compare. Default: all.
     """
     in_logs = [are_probabilities(x) for x in outputs]
-    share = None if entries is None else entries // len(outputs)
-    chosen = [_some_entries(as_rows(x).shape, share) for x in outputs]
-
-    def comparable(outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        rows = [as_rows(x)[index] for x, (index, _) in zip(outputs, chosen, strict=True)]
-        compared = _comparable(rows, in_logs)
-        return [x[:, index] for x, (_, index) in zip(compared, chosen, strict=True)]
-
-    old = comparable(outputs)
+    old = _comparable(outputs, in_logs)
     # Logits of masked classes are not finite.
     finite = [np.isfinite(x) for x in old]
 
-    def change(*args: Any) -> np.ndarray:
-        new = comparable(run(*args))
+    def change() -> np.ndarray:
+        new = _comparable(run(), in_logs)
         differences = [
             np.subtract(a, b, out=np.zeros_like(a), where=where & np.isfinite(a)).ravel()
             for a, b, where in zip(new, old, finite, strict=True)
@@ -166,64 +362,6 @@ def change_of_outputs(
 
     squares = (np.square(x[where]).sum() for x, where in zip(old, finite, strict=True))
     return change, float(np.sqrt(sum(squares)))
-
-
-def _some_entries(
-    shape: tuple[int, int], maximum: int | None
-) -> tuple[slice | np.ndarray, slice | np.ndarray]:
-    """Returns the indices of random rows and columns with a maximum of entries together."""
-    rows, columns = shape
-    if maximum is None or rows * columns <= maximum:
-        return slice(None), slice(None)
-    random = np.random.default_rng(0)
-    count = max(maximum // columns, min(rows, _COMPARED_ROWS))
-    chosen = random.permutation(rows)[:count]
-    if count * columns <= maximum:
-        return chosen, slice(None)
-    return chosen, random.permutation(columns)[: max(1, maximum // count)]
-
-
-def _changes_by_feature(
-    model: keras.layers.Layer, layer: keras.layers.Embedding, batch: Any, outputs: list[np.ndarray]
-) -> np.ndarray:
-    """Returns how much the outputs change with each feature of an embedding's outputs."""
-
-    def shifted(inputs: Any) -> Any:
-        ids, feature = inputs
-
-        def shift(_path: str, _call: Call, rows: Any) -> Any:
-            rng = np.random.default_rng(0)  # the same signs for each feature
-            signs = rng.choice((-1.0, 1.0), size=(*rows.shape[:-1], 1))
-            size = _NOISE_SHARE * ops.sqrt(ops.mean(ops.square(ops.cast(rows, "float32"))))
-            change = ops.convert_to_tensor(signs, "float32") * ops.one_hot(feature, rows.shape[-1])
-            return rows + ops.cast(size * change, rows.dtype)
-
-        with watch_calls({"": layer}, shift):
-            return model(ids, training=False)
-
-    change, _ = change_of_outputs(Runner(model, shifted), outputs, _COMPARED_ENTRIES)
-    return np.stack([change([batch, np.array(n)]) for n in range(layer.output_dim)])
-
-
-@contextlib.contextmanager
-def _add_noise(layer: keras.layers.Layer) -> Iterator[None]:
-    """Adds noise to all outputs of a layer, before its activation if it has one."""
-    rng = np.random.default_rng(0)
-
-    def noisy(outputs: Any) -> Any:
-        array = ops.convert_to_numpy(outputs).astype("float32")
-        noise = rng.normal(size=array.shape) * np.sqrt(np.mean(np.square(array)))
-        return ops.convert_to_tensor(
-            (array + _NOISE_SHARE * noise).astype("float32"), outputs.dtype
-        )
-
-    activation = layer.activation if has_kernel(layer) else None
-    if activation is None:
-        with watch_calls({"": layer}, lambda _path, _call, outputs: map_floats(noisy, outputs)):
-            yield
-        return
-    with with_activation(layer, lambda outputs: activation(noisy(outputs))):
-        yield
 
 
 def _comparable(outputs: Sequence[np.ndarray], in_logs: Sequence[bool]) -> list[np.ndarray]:

@@ -8,9 +8,10 @@ import keras
 from keras_small.asked.batches import number_of_inputs
 from keras_small.asked.data import CalibrationData, Data
 from keras_small.survey.comparing import Comparison, Metric
-from keras_small.survey.copying import example_inputs
+from keras_small.survey.copying import check_copy, copy_of, example_inputs
 from keras_small.survey.inventory import Inventory
-from keras_small.survey.selection import copy_to_replace
+from keras_small.survey.selection import select_layers
+from keras_small.survey.slices import cut_to_memory, fixed_rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +64,11 @@ def survey_of(
     """
     model = original.model
     read = None if data is None else CalibrationData(data, number_of_inputs(model))
-    example = example_inputs(model) if read is None else read.batches[0]
-    copy = copy_to_replace(original, selects, example)
+    example = example_inputs(model) if read is None else read.first_rows(fixed_rows(model) or 1)
+    copy = copy_of(original, example)
+    if read is not None:
+        cut_to_memory(read, copy)
+    if example is not None:
+        check_copy(model, copy.model, example if read is None else read.small_batches[0])
+    select_layers(original, copy, selects, example)
     return Survey(original, copy, Comparison(original, metric, read))

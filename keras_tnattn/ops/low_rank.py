@@ -2,9 +2,12 @@
 
 import numpy as np
 
+# Products with larger moments of single precision are computed in it, without a copy in float64.
+_LARGE_MOMENT = 2048
+
 
 def low_rank_factors(
-    matrix: np.ndarray, scale: np.ndarray | None = None
+    matrix: np.ndarray, scale: np.ndarray | None = None, moment: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Decomposes `W` into two factors whose first `r` columns and rows approximate it best.
 
@@ -16,6 +19,8 @@ def low_rank_factors(
     Args:
         matrix: `W`, array `(I, J)`.
         scale: `S`, array `(I, I)`, or its diagonal `(I,)`. Default: the identity.
+        moment: `C`, array `(I, I)`, in place of `S = C^{1/2}`. If `J <= I`, `V` then are the
+            eigenvectors of `W^T C W`, which takes `O(I^2 J + J^3)` instead of `O(I^3)`.
 
     Returns:
         `W V`, array `(I, K)`, and `V^T`, array `(K, J)`, `K = min(I, J)`, so that
@@ -30,6 +35,13 @@ def low_rank_factors(
         [1.0, 0.6, 0.0]
     """
     matrix = np.asarray(matrix, "float64")
+    if moment is not None and matrix.shape[1] <= len(moment):
+        values, vectors = np.linalg.eigh(matrix.T @ _times_moment(moment, matrix))
+        squares = np.maximum(values[::-1], 0.0)
+        vt = vectors.T[::-1]
+        return matrix @ vt.T, vt, _relative_tails(squares)
+    if moment is not None:
+        scale = square_root(moment)
     if scale is None:
         scaled = matrix
     elif np.ndim(scale) == 1:
@@ -37,9 +49,19 @@ def low_rank_factors(
     else:
         scaled = np.asarray(scale, "float64") @ matrix
     _, s, vt = np.linalg.svd(scaled, full_matrices=False)
-    tail = np.append(np.cumsum(s[::-1] ** 2)[::-1], 0.0)
-    errors = np.sqrt(tail / tail[0]) if tail[0] > 0 else np.zeros(len(tail))
-    return matrix @ vt.T, vt, errors
+    return matrix @ vt.T, vt, _relative_tails(s**2)
+
+
+def _times_moment(moment: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    if len(moment) <= _LARGE_MOMENT:
+        return moment @ matrix
+    return moment @ matrix.astype(moment.dtype)
+
+
+def _relative_tails(squares: np.ndarray) -> np.ndarray:
+    """Returns the relative error of each rank from the squared singular values."""
+    tail = np.append(np.cumsum(squares[::-1])[::-1], 0.0)
+    return np.sqrt(tail / tail[0]) if tail[0] > 0 else np.zeros(len(tail))
 
 
 def square_root(moment: np.ndarray) -> np.ndarray:

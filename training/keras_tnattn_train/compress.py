@@ -428,12 +428,8 @@ def _errors_of_export(models: Path) -> Iterator[None]:
 
 def _call(model: Any, args: CompressOptions, data: Any, metric: Any) -> Any:
     from keras_small import compress
-    from keras_tnattn_train.runs.progress import printing_progress
 
-    with (
-        input_errors((ImportError, ValueError, TypeError)),
-        printing_progress("keras_small"),
-    ):
+    with input_errors((ImportError, ValueError, TypeError)):
         return compress(
             model,
             _goal(args, metric),
@@ -441,7 +437,6 @@ def _call(model: Any, args: CompressOptions, data: Any, metric: Any) -> Any:
             bits=args.bits,
             for_runtime=args.for_runtime,
             coded=args.coded,
-            verbose=0,  # because `printing_progress` prints
         )
 
 
@@ -463,9 +458,7 @@ def _heal(result: Any, inputs: Any, args: CompressOptions, loss: Any = None) -> 
     """Trains the small model, if asked for."""
     if not args.heal_epochs:
         return
-    from keras_tnattn_train.runs.progress import printing_progress
-
-    with input_errors(), printing_progress("keras_small"):
+    with input_errors():
         result.heal(inputs, args.heal_epochs, args.learning_rate, loss=loss)
 
 

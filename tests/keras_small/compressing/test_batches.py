@@ -229,8 +229,10 @@ def test_data_of_other_libraries_are_converted(kind):
     np.testing.assert_array_equal(inputs["x"], rows)
     np.testing.assert_array_equal(labels, rows[:, 0])
     read = CalibrationData(as_data(kind(rows)), 1)
+    read.cut(3)
     np.testing.assert_array_equal(read.batches[0], rows)
     read = CalibrationData(as_data(iter([kind(rows)] * 2)), 1)
+    read.cut(3)
     np.testing.assert_array_equal(read.batches[1], rows)
 
 

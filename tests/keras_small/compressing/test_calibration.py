@@ -14,13 +14,15 @@ RNG = np.random.default_rng(0)
 
 def seen_by_embeddings(model, data):
     tables = {x.name: x for x in model.layers if isinstance(x, keras.layers.Embedding)}
-    read = CalibrationData(Data(data, batch_size=512), len(model.inputs))
+    read = CalibrationData(Data(data), len(model.inputs))
+    read.cut(512)
     return calibration.observe(model, tables, read.batches, read.arrays)[0]
 
 
 def test_rows_are_chosen_from_all_of_the_data():
     rows = np.arange(5000)[:, None]
     read = CalibrationData(Data(rows, batch_size=300), 1)
+    read.cut(512)
     assert [len(batch) for batch in read.batches] == [300, 300, 300, 124]
     chosen = np.concatenate(read.batches)[:, 0]
     assert (chosen[0], chosen[-1], set(np.diff(chosen))) == (0, 4999, {4, 5})
@@ -30,8 +32,10 @@ def test_rows_are_chosen_from_all_of_the_data():
 def test_reports_are_about_some_rows_of_large_arrays():
     few, many = np.arange(70), np.arange(9000)
     read = CalibrationData(Data(few), 1)
+    read.cut(32)
     np.testing.assert_array_equal(np.concatenate(list(read.report_batches())), few)
     read = CalibrationData(Data(many), 1)
+    read.cut(32)
     chosen = np.concatenate(list(read.report_batches()))
     assert {len(batch) for batch in read.report_batches()} == {32, 31}
     assert (len(chosen), set(np.diff(chosen))) == (1023, {8, 9})

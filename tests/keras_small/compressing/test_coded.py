@@ -58,7 +58,7 @@ def test_a_kernel_takes_fewer_bytes_than_in_groups_of_the_same_error():
     statistics = Statistics(moment=moment.astype("float64"))
     found = sorted(coded.candidates(layer, statistics, None), key=lambda c: c.error)
     for bits, most in ((4, 0.93), (3, 0.89), (2, 0.76)):
-        new = dense.quantize(layer, bits, 32, {"kernel": statistics.moment})
+        new = dense.quantize(layer, bits, 32, statistics)
         error = error_by_columns(layer, new, statistics.moment)
         size = sum(len(arrays.encode(to_numpy(weight))[1]) for weight in new.packed_weights)
         by_error = np.log([c.error for c in found]), [c.bytes - 4 * 200 for c in found]

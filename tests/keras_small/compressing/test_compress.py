@@ -131,7 +131,7 @@ def test_every_model_becomes_smaller_and_loads(model, tmp_path):
     small = outputs_of(result.model, IDS)
     assert small.shape == outputs.shape
     # A third of an untrained model; outputs that have nothing in common differ by sqrt(2).
-    assert 0 < np.linalg.norm(small - outputs) < 1.6 * np.linalg.norm(outputs)
+    assert 0 < np.linalg.norm(small - outputs) < 1.8 * np.linalg.norm(outputs)
     loaded = saved_and_loaded(result.model, IDS, tmp_path)
     assert loaded.count_params() == result.model.count_params()
     # A factor of 1 keeps all.
@@ -325,7 +325,7 @@ def test_the_progress_of_a_large_table_is_reported(caplog):
     assert re.fullmatch(
         r"layers that can be replaced: 1, 38.4 kB in total; expected time: about \d+ \w+", cost
     )
-    assert others == ["layer 1 of 1: words", *groups, "building the small model"]
+    assert others == ["looking for candidates of words", *groups, "building the small model"]
 
 
 def test_the_divergence_of_logits_is_that_of_their_softmax():

@@ -1,11 +1,9 @@
-import io
-import logging
 import time
 
 import keras
 import pytest
 
-from keras_tnattn_train.runs.progress import LINES, EpochLines, printing_progress
+from keras_tnattn_train.runs.progress import LINES, EpochLines
 
 
 @pytest.fixture
@@ -72,22 +70,3 @@ def test_prints_the_epoch_at_which_the_training_stops(passed, capsys):
     lines.model.stop_training = True
     lines.on_epoch_end(5, {"loss": 1})
     assert capsys.readouterr().out == "epoch 6 of 100: loss 1 (0 s since the start)\n"
-
-
-def test_messages_of_a_logger_are_printed(capsys):
-    log = logging.getLogger("one.of.the.tests")
-    with printing_progress("one.of"):
-        log.info("half done")
-    log.info("afterwards")
-    assert not log.isEnabledFor(logging.INFO)
-    assert capsys.readouterr().out == "half done\n"
-
-
-def test_a_closed_output_ends_the_work(monkeypatch):
-    class Closed(io.StringIO):
-        def write(self, text):
-            raise BrokenPipeError
-
-    monkeypatch.setattr("sys.stdout", Closed())
-    with printing_progress("one.of"), pytest.raises(BrokenPipeError):
-        logging.getLogger("one.of").info("half done")

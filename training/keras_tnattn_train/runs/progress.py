@@ -1,9 +1,6 @@
 """Prints the progress of long work, line by line, for output that is not a terminal."""
 
-import contextlib
-import logging
 import time
-from collections.abc import Iterator
 
 import keras
 
@@ -64,25 +61,3 @@ class EpochLines(keras.callbacks.Callback):
 
 def _text(metrics: dict | None) -> str:
     return ", ".join(f"{name} {float(value):.4g}" for name, value in (metrics or {}).items())
-
-
-class _Printer(logging.Handler):
-    """Prints messages; unlike `StreamHandler`, it does not hide that the output is closed."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        print(self.format(record), flush=True)
-
-
-@contextlib.contextmanager
-def printing_progress(name: str) -> Iterator[None]:
-    """Prints what a logger tells of the progress of the work in the `with` block."""
-    log = logging.getLogger(name)
-    handler = _Printer()
-    level = log.level
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)
-        log.setLevel(level)
