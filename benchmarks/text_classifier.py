@@ -1,20 +1,30 @@
 """Times a training step of the seven-layer classifier with TSA and with `MultiHeadAttention`.
 
-    python benchmarks/text_classifier.py [--quick]
+    python benchmarks/text_classifier.py [--backend jax] [--quick]
 
-With an embedding of 20,000 x 64, two heads of 64, 200 tokens, batches of 32 and Adam, without XLA.
-A ratio is the time with `keras.layers.MultiHeadAttention` divided by that of the contender.
+With an embedding of 20,000 x 64, two heads of 64, 200 tokens, batches of 32 and Adam; on TensorFlow
+without XLA. A ratio is the time with `keras.layers.MultiHeadAttention` divided by that of the
+contender.
 """
 
-from side_by_side import describe_machine, medians, print_row, quick
+import argparse
+import os
+
+parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+parser.add_argument("--backend", default="tensorflow", choices=("tensorflow", "jax", "torch"))
+parser.add_argument("--quick", action="store_true", help="small sizes: a try")
+arguments = parser.parse_args()
+# Before Keras is imported.
+os.environ["KERAS_BACKEND"] = arguments.backend
+
+from side_by_side import describe_machine, medians, print_row  # noqa: E402
 
 # isort: split
-import keras
-import numpy as np
-import tensorflow as tf
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
 
-from keras_tnattn import TensorizedSpectralAttention
-from keras_tnattn.models import text_classifier
+from keras_tnattn import TensorizedSpectralAttention  # noqa: E402
+from keras_tnattn.models import text_classifier  # noqa: E402
 
 
 class PlainMultiHeadAttention(keras.layers.Layer):
@@ -39,15 +49,17 @@ ATTENTIONS = {
 
 def training_step(attention: keras.layers.Layer, texts: int, words: int):
     model = text_classifier(20_000, 46, attention)
-    model.compile("adam", "sparse_categorical_crossentropy", jit_compile=False)
+    compiles = keras.backend.backend() == "jax"
+    model.compile("adam", "sparse_categorical_crossentropy", jit_compile=compiles)
     rng = np.random.default_rng(0)
-    ids = tf.constant(rng.integers(1, 20_000, (texts, words)), tf.int32)
-    labels = tf.constant(rng.integers(0, 46, texts))
-    return lambda: tf.constant(model.train_on_batch(ids, labels))
+    ids = rng.integers(1, 20_000, (texts, words)).astype("int32")
+    labels = rng.integers(0, 46, texts)
+    # As a number, so that the step has ended.
+    return lambda: float(model.train_on_batch(ids, labels))
 
 
 def main():
-    texts, words, repeats = (2, 20, 3) if quick(__doc__) else (32, 200, 41)
+    texts, words, repeats = (2, 20, 3) if arguments.quick else (32, 200, 41)
     describe_machine()
     steps = {name: training_step(make(), texts, words) for name, make in ATTENTIONS.items()}
     seconds = medians(steps, repeats)

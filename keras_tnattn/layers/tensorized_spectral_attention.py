@@ -266,8 +266,8 @@ class TensorizedSpectralAttention(SelfAttention):
         # The scale 1 / sqrt(J) of the products, half of it in either factor.
         scale = math.prod(core.shape[-2] for core in self.key_cores) ** -0.25
         key_cores = [self.key_cores[0] * scale, *self.key_cores[1:]]
-        keys = tt_matmul_heads(inputs, key_cores, self.plan)
-        return keys, tt_matmul_heads(inputs, self.value_cores, self.plan)
+        keys, values = tt_matmul_heads(inputs, [key_cores, self.value_cores], self.plan)
+        return keys, values
 
     def combine(self, heads: Tensor) -> Tensor:
         """Combines the heads `(B, H, L, J)` to the outputs `(B, L, ...)`."""
@@ -295,6 +295,8 @@ class TensorizedSpectralAttention(SelfAttention):
             f"{self.name}: {self.count_params():,} parameters, {self.num_heads} heads",
             f"  each key and value map: {self.plan}",
         ]
+        if self.plan.split == 0:
+            lines.append(f"  one product for the {2 * self.num_heads} maps of all heads")
         if self.output_cores is not None:
             lines.append(f"  output map: {self.output_plan}")
         bandwidths = {graph.bandwidth for graph in self.time_graphs}

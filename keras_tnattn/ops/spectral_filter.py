@@ -407,8 +407,10 @@ def _backward(state: _Filter, upstream: Tensor) -> tuple[Tensor, ...]:
         ops.where(psi != 0, product * omega, ops.zeros_like(psi))
         for psi, product, omega in zip(state.psi, products, state.omega, strict=True)
     ]
-    # (D + D^T) K: `multiply` covers both terms except for the transposed diagonal blocks.
-    d_keys = band.multiply(d_scores, keys) + matmul(transpose(d_scores[0]), keys)
+    # (D + D^T) K: `multiply` covers both terms except for the transposed diagonal blocks, which
+    # cost less as a sum than as a second product.
+    d_scores[0] = d_scores[0] + transpose(d_scores[0])
+    d_keys = band.multiply(d_scores, keys)
     results = [band.join(d_keys), band.join(d_values)]
     if state.coefficients is not None:
         precise = state.coefficients.dtype

@@ -290,11 +290,16 @@ def time_adjacency(
     ]
     # Compute powers in float32: those of a damping rounded to half precision would be far off.
     compute = at_least_float32(dtype)
-    # Compute each distinct weight once and copy it: a power, or to look one up, costs many times
-    # more than the product that it damps.
+    # Compute each distinct weight once and copy it: a power costs many times more than the product
+    # that it damps.
     weights = graph.weights(ops.cast(ops.maximum(distance, 1), compute))
     weights = ops.where(distance > 0, weights, ops.zeros_like(weights))
     weights = ops.cast(0.5 * weights if receive_from == "both" else weights, dtype)
+    if keras.backend.backend() == "jax":
+        # XLA makes the copy anew wherever it is used, for each sequence of a batch: looking weights
+        # up is then several times cheaper than the divisions that a reshaped tile needs.
+        steps = ops.arange(length, dtype="int32")
+        return ops.take(weights, length + steps[None, :] - steps[:, None], axis=0)
     rows = ops.tile(weights, (length,))[length:]
     return ops.reshape(rows, (length, 2 * length))[:, :length]
 

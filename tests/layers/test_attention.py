@@ -297,11 +297,15 @@ def test_describe_names_the_band(capsys):
     text = layer.describe()
     assert not capsys.readouterr().out
     assert "320 parameters" in text
+    assert "one product for the 4 maps of all heads" in text
     assert "bandwidth 25: banded from a length of 175 on" in text
     assert "bandwidth 159: banded from a length of 718 on" in text
     narrow = TensorizedSpectralAttention(8, 8, damping=0.9)
     narrow.build((None, None, 64))
     assert "banded from a length of 478 on, blocks of 32 or more, 6 block" in narrow.describe()
+    large = TensorizedSpectralAttention(2)
+    large.build((None, None, 4096))
+    assert "one product" not in large.describe()
 
 
 def test_a_trainable_graph_starts_above_0():

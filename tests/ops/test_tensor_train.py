@@ -134,14 +134,16 @@ def test_every_plan_gives_the_same_product(factors, rank, rows):
     ],
 )
 def test_product_of_heads(split, shapes):
-    cores = [np.stack([c, 2 * c + 1]) for c in random_cores(*shapes)]
-    x = np.random.default_rng(1).normal(size=(2, 5, 12)).astype("float32")
+    cores = random_cores(*shapes)
+    maps = [[np.stack([c, 2 * c + 1]) for c in cores], [np.stack([c - 1, -c]) for c in cores]]
+    x = np.random.default_rng(1).normal(size=(3, 5, 12)).astype("float32")
     plan = contraction.ContractionPlan(split, True, 1, 0, 1, 1)
-    got = to_numpy(contraction.tt_matmul_heads(x, cores, plan))
-    assert got.shape == (2, 2, 5, 6)
-    for head in range(2):
-        expected = x @ oracles.tt_matrix([core[head] for core in cores])
-        np.testing.assert_allclose(got[:, head], expected, rtol=1e-4, atol=1e-4)
+    results = contraction.tt_matmul_heads(x, maps, plan)
+    for got, cores in zip(results, maps, strict=True):
+        assert tuple(got.shape) == (3, 2, 5, 6)
+        for head in range(2):
+            expected = x @ oracles.tt_matrix([core[head] for core in cores])
+            np.testing.assert_allclose(to_numpy(got)[:, head], expected, rtol=1e-4, atol=1e-4)
 
 
 @given(
@@ -203,8 +205,8 @@ def test_a_given_plan_is_followed(monkeypatch):
     got = to_numpy(tensor_train.tt_matmul(x, cores, plan))
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
     heads = [ops.expand_dims(core, 0) for core in cores]
-    got = to_numpy(contraction.tt_matmul_heads(x[None], heads, plan))
-    np.testing.assert_allclose(got[0, 0], expected, rtol=1e-4, atol=1e-4)
+    (got,) = contraction.tt_matmul_heads(x[None], [heads], plan)
+    np.testing.assert_allclose(to_numpy(got)[0, 0], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_tt_svd_names_the_shape():

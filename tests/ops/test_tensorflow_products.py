@@ -44,5 +44,6 @@ def test_a_single_head_is_right():
     x = tokens(3, 7, 8, seed=1)
     expected = x @ to_numpy(tt_to_matrix(cores))[0]
     for _ in range(3):
-        got = to_numpy(tt_matmul_heads(keras.ops.convert_to_tensor(x), cores))[:, 0]
+        (got,) = tt_matmul_heads(keras.ops.convert_to_tensor(x), [cores])
+        got = to_numpy(got)[:, 0]
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)

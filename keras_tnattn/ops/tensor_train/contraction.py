@@ -181,7 +181,7 @@ def tt_matmul(x: Tensor, cores: Sequence, plan: ContractionPlan | None = None) -
     """
     plan = plan_of(cores) if plan is None else plan
     if plan.split == 0:
-        return matmul(x, tt_to_matrix(cores))
+        return _matmul_rows(x, tt_to_matrix(cores))
     left, right = merge(cores[: plan.split]), merge(cores[plan.split :])
     _, left_in, left_out, rank = left.shape
     _, right_in, right_out, _ = right.shape
@@ -239,27 +239,52 @@ def _sum_of_products(a: Tensor, b: Tensor) -> Tensor:
     )
 
 
-def tt_matmul_heads(x: Tensor, cores: Sequence, plan: ContractionPlan | None = None) -> Tensor:
-    """Multiplies by one TT-matrix for each head.
+def tt_matmul_heads(
+    x: Tensor, maps: Sequence[Sequence], plan: ContractionPlan | None = None
+) -> list[Tensor]:
+    """Multiplies by several maps, each one TT-matrix for each head.
+
+    Where the plan forms the matrices, those of all maps and heads stand side by side in one, so
+    that there is a single matrix product, and one transposition that lays out each map by itself.
 
     Args:
         x: Tensor `(B, L, I)`.
-        cores: The `N` cores `(H, R_{n-1}, I_n, J_n, R_n)`.
-        plan: As for `tt_matmul`.
+        maps: For each map its `N` cores `(H, R_{n-1}, I_n, J_n, R_n)`, of the same shapes for all.
+        plan: As for `tt_matmul`, the same for all.
 
     Returns:
-        Tensor `(B, H, L, J)`.
+        For each map a tensor `(B, H, L, J)`.
 
     Example:
         >>> cores = [ops.ones((8, 1, 2, 4, 6)), ops.ones((8, 6, 3, 5, 1))]
-        >>> tuple(tt_matmul_heads(ops.ones((2, 7, 6)), cores).shape)
+        >>> keys, values = tt_matmul_heads(ops.ones((2, 7, 6)), [cores, cores])
+        >>> tuple(keys.shape)
         (2, 8, 7, 20)
     """
-    plan = plan_of(cores) if plan is None else plan
-    num_heads = cores[0].shape[0]
-    # A single head is computed below, because on a CPU TensorFlow 2.21 returns garbage for a
-    # product (B, 1, L, I) @ (1, I, J): tests/ops/test_tensorflow_products.py.
-    if plan.split == 0 and num_heads > 1:
-        return matmul(ops.expand_dims(x, 1), tt_to_matrix(cores))
-    heads = range(num_heads)
-    return ops.stack([tt_matmul(x, [core[h] for core in cores], plan) for h in heads], axis=1)
+    plan = plan_of(maps[0]) if plan is None else plan
+    num_heads = maps[0][0].shape[0]
+    if plan.split > 0:
+        heads = range(num_heads)
+        return [
+            ops.stack([tt_matmul(x, [core[h] for core in cores], plan) for h in heads], axis=1)
+            for cores in maps
+        ]
+    kernels = ops.stack([tt_to_matrix(cores) for cores in maps])
+    *_, rows, columns = kernels.shape
+    kernel = ops.reshape(
+        ops.transpose(kernels, (2, 0, 1, 3)), (rows, len(maps) * num_heads * columns)
+    )
+    y = _matmul_rows(x, kernel)
+    y = ops.reshape(y, (*ops.shape(x)[:2], len(maps), num_heads, columns))
+    # Slices of the first axis need no copies.
+    return ops.unstack(ops.transpose(y, (2, 0, 3, 1, 4)), len(maps))
+
+
+def _matmul_rows(x: Tensor, kernel: Tensor) -> Tensor:
+    """Returns `x @ kernel`, `(..., I)` by `(I, J)`, as a product of two matrices.
+
+    With a batch axis, TensorFlow would form the gradient of the kernel for each sequence.
+    """
+    rows, columns = kernel.shape
+    y = matmul(ops.reshape(x, (-1, rows)), kernel)
+    return ops.reshape(y, (*ops.shape(x)[:-1], columns))
