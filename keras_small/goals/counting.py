@@ -111,9 +111,7 @@ class FlipCount:
     @property
     def evidence(self) -> str:
         """What a promise says of the count."""
-        return (
-            f"{self.flips:,} of {self.rows:,} held-out rows did; bound {100 * self.bound:.3g} %"
-        )
+        return f"{self.flips:,} of {self.rows:,} held-out rows did; bound {100 * self.bound:.3g} %"
 
 
 @dataclasses.dataclass(frozen=True)
