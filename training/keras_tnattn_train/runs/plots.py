@@ -55,8 +55,8 @@ def distinct_colors(count: int) -> list[tuple[float, ...]]:
     if count > 20:
         return [colormaps["turbo"](n / (count - 1)) for n in range(count)]
     # Those of tab10, which matplotlib takes by itself, and then the light ones.
-    paired = colormaps["tab20"].colors
-    return [*paired[::2], *paired[1::2]][:count]
+    places = [*range(0, 20, 2), *range(1, 20, 2)]
+    return [colormaps["tab20"](place) for place in places[:count]]
 
 
 def save(figure: Figure, path: Path) -> None:
