@@ -38,7 +38,7 @@ AUTOMATA: dict[str, Any] = {
 CORPUS = "cldr:pt-en"
 TRANSLATORS: dict[str, Any] = {
     "model_dim": 32,
-    "epochs": 2,
+    "epochs": 1,
     "cooldown_epochs": 1,
     "warmup_steps": 100,
     "learning_rate": 3e-3,
@@ -211,7 +211,7 @@ TABLE_2 = _command(
     translators_table,
     lambda values: paper_translators.start(_with_data(values)),
     "BLEU is by greedy search. Ours is on rendered dates and names of CLDR, with a sixteenth of "
-    "the paper's sizes and two epochs, so that it says little of the order of the models; the "
+    "the paper's sizes and one epoch, so that it says little of the order of the models; the "
     "paper's is on TED talks. The long study trains all rows on Multi30k and Tatoeba: "
     "keras-tnattn reproduce table-2 --data-dir DIR, with the folders that "
     "docs/guides/translate.md names; two and a half hours on "
