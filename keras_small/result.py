@@ -296,7 +296,7 @@ class CompressionResult:
 
         run = file_outputs(path)
         count = promised.count(lambda inputs: run(example_of(self.model, inputs)))
-        broken = ", which breaks the promise" if count.bound > promised.limit else ""
+        broken = "; this breaks the promise" if count.bound > promised.limit else ""
         return f"{path.name}: {count}{broken}."
 
     def count_again(self, predict: Callable[[Any], Any]) -> FlipCount | MeanChange:

@@ -104,9 +104,14 @@ class FlipCount:
 
     def __str__(self) -> str:
         return (
-            f"{self.flips:,} of {self.rows:,} rows held back have another top class, which bounds "
-            f"the share by {100 * self.bound:.3g} % with confidence {100 * self.confidence:.6g} %"
+            f"{self.flips:,} of {self.rows:,} held-out predictions changed; with "
+            f"{100 * self.confidence:.6g} % confidence at most {100 * self.bound:.3g} % of all do"
         )
+
+    @property
+    def evidence(self) -> str:
+        """What a promise says of the count."""
+        return f"{self.flips:,} of {self.rows:,} held-out rows did; bound {100 * self.bound:.3g} %"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,14 +132,20 @@ class MeanChange:
 
     def __str__(self) -> str:
         return (
-            f"{self.rows:,} rows held back change by {self.mean:.3g} on average, which bounds the "
-            f"mean by {self.bound:.3g} with confidence {100 * self.confidence:.6g} %"
+            f"{self.rows:,} held-out outputs changed by {self.mean:.3g} on average; with "
+            f"{100 * self.confidence:.6g} % confidence all change by at most {self.bound:.3g} on "
+            "average"
         )
 
+    @property
+    def evidence(self) -> str:
+        """What a promise says of the measurement."""
+        return f"{self.rows:,} held-out rows did by {self.mean:.3g}; bound {self.bound:.3g}"
 
-_SENTENCES = {
-    "max_flips": "at most a share of {:.6g} of inputs like the data gets another top class",
-    "max_change": "the outputs for inputs like the data change by at most {:.6g} on average",
+
+_SENTENCES: dict[str, Callable[[float], str]] = {
+    "max_flips": lambda limit: f"at most {100 * limit:.6g} % of predictions change",
+    "max_change": lambda limit: f"outputs change by at most {limit:.6g} on average",
 }
 
 
@@ -156,8 +167,11 @@ class KeptPromise:
     planning_rows: int
 
     def __str__(self) -> str:
-        sentence = _SENTENCES[self.name].format(self.limit)
-        return f"promise: {sentence}; {self.count}; {self.planning_rows:,} other rows planned"
+        return (
+            f"With {100 * self.count.confidence:.6g} % confidence "
+            f"{_SENTENCES[self.name](self.limit)} ({self.count.evidence}). It was planned on "
+            f"{self.planning_rows:,} other rows"
+        )
 
 
 class Counted(abc.ABC):

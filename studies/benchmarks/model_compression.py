@@ -54,6 +54,9 @@ TARGETS = {None: (4, 8, 16, 32), 4: (16, 30, 50, 100)}
 # The targets and the bits of the models that are healed for an epoch.
 HEALED = {"tsa": ((30, 50, 100), 4), "transformer": ((8, 16), None)}
 CODED = (16, 30, 50, 100)
+# Of the picture: points of accuracy in the right panel, and sizes.
+CLOSE = 4
+TICKS = (1, 2, 4, 8, 16, 32, 64)
 
 
 def main():
@@ -250,12 +253,19 @@ def quantized_by_keras(model, mode):
 
 
 def draw(rows, path):
-    """Draws the mean accuracy of each method and size over the seeds."""
+    """Draws the mean accuracy of each method and size over the seeds.
+
+    The right panel has only what is close to the accuracy of the full model.
+    """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.subplots()
-    for method in dict.fromkeys(row["method"] for row in rows):
+    from keras_tnattn_train.runs.plots import distinct_colors
+
+    figure = Figure(figsize=(12, 5), layout="constrained")
+    panels = figure.subplots(1, 2)
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    colors = distinct_colors(len(methods))
+    for number, (method, color) in enumerate(zip(methods, colors, strict=True)):
         points = {}
         of_method = [row for row in rows if row["method"] == method]
         for row in of_method:
@@ -263,10 +273,18 @@ def draw(rows, path):
         seeds = len({row["seed"] for row in of_method})  # a mean over some of them would mislead
         groups = (group for group in points.values() if len(group) == seeds)
         means = sorted(tuple(np.mean(group, axis=0)) for group in groups)
-        axes.plot(*zip(*means, strict=True), "o-", label=method)
-    axes.set(xscale="log", xlabel="times smaller", ylabel="accuracy on the test part, %")
-    axes.grid(alpha=0.3)
-    axes.legend()
+        marker = "os^vD"[number % 5]
+        for axes in panels:
+            axes.plot(*zip(*means, strict=True), f"{marker}-", color=color, label=method)
+    full = np.mean([row["accuracy"] for row in rows if row["method"] == "full"])
+    panels[0].set(title="all sizes", ylabel="accuracy on the test part, %")
+    panels[1].set(title=f"within {CLOSE} points of the full model", ylim=(full - CLOSE, full + 1))
+    for axes in panels:
+        axes.set(xscale="log", xlabel="times smaller")
+        axes.set_xticks(TICKS, list(map(str, TICKS)))
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper")
     figure.savefig(path, dpi=120)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from keras_tnattn_studies.many import finish_all
 from keras_tnattn_studies.measuring import Columns, Measurements, measure_missing
+from keras_tnattn_studies.papers import POWER_LAW_TABLE_2, POWER_LAW_TABLE_3
 from keras_tnattn_studies.translators import COMMON, functions_of, with_prepared
 from keras_tnattn_studies.translators_tables import best_epoch, epochs_of
 from keras_tnattn_train.commands import Command, pop_options
@@ -28,15 +29,22 @@ class Task:
     Args:
         ted: The corpus of the paper, of which only the test part is used.
         tokenize: How sacrebleu splits the sentences of both corpora into words.
-        greedy: The paper's BLEU of each model by greedy search, Table 2.
-        beam: That with a beam of four, Table 3. For `rnn` it is that of another paper, which does
-            not tell the search.
+        languages: The task's key in the paper's tables.
     """
 
     ted: str
     tokenize: str
-    greedy: Mapping[str, float]
-    beam: Mapping[str, float]
+    languages: str
+
+    @property
+    def greedy(self) -> dict[str, float]:
+        """The paper's BLEU of each model by greedy search."""
+        return {name: row.bleu for name, row in POWER_LAW_TABLE_2[self.languages].items()}
+
+    @property
+    def beam(self) -> dict[str, float]:
+        """The paper's BLEU of each model with a beam of four."""
+        return POWER_LAW_TABLE_3[self.languages]
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -48,22 +56,12 @@ TASKS = {
     "multi30k_pt_en": Task(
         "ted_hrlr_pt_en",
         "none",
-        {
-            "plga-1": 26.96,
-            "plga-2": 27.79,
-            "plga-3": 27.66,
-            "plga-4": 27.55,
-            "plga-5": 16.74,
-            "plga-6": 16.02,
-            "sdpa": 27.97,
-        },
-        {"plga-2": 28.33, "sdpa": 29.57, "rnn": 26.2},
+        "pt_en",
     ),
     "tatoeba_tr_en": Task(
         "ted_hrlr_tr_en",
         "13a",
-        {"plga-2": 17.58, "plga-3": 17.61, "sdpa": 16.82},
-        {"plga-2": 17.79, "sdpa": 18.31, "rnn": 14.9},
+        "tr_en",
     ),
 }
 MODELS = TASKS["multi30k_pt_en"].models
@@ -123,7 +121,8 @@ class PaperTranslatorsTraining(Options):
         from keras_tnattn.models import PRESETS
 
         options = self._options
-        options |= {"corpus": corpus, "seed": seed, "name": f"{corpus}-{model}-{seed}"}
+        name = f"{corpus}-{model}-{seed}".replace(":", "-")  # of cldr:pt-en
+        options |= {"corpus": corpus, "seed": seed, "name": name}
         if model == "rnn":  # it is no model of `translate`; its size is that of the others
             return TranslateConfig(**options, preset="sdpa", num_layers=1)
         preset = PRESETS[model]

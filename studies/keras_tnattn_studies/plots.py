@@ -6,11 +6,10 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from matplotlib import colormaps
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
-from keras_tnattn_train.runs.plots import save
+from keras_tnattn_train.runs.plots import distinct_colors, save
 from keras_tnattn_train.runs.tables import attention_title
 
 
@@ -25,11 +24,12 @@ def by_dimension(rows: Sequence[dict[str, Any]], path: Path) -> None:
         "test accuracy": ("test_accuracy", "linear"),
     }
     datasets = list(dict.fromkeys(row["dataset"] for row in rows))
+    names = list(dict.fromkeys(row["attention"] for row in rows if row["dim"]))
     figure = Figure(figsize=(10, 2.8 * len(datasets)), layout="constrained")
     grid = figure.subplots(len(datasets), len(panels), squeeze=False)
     for line, dataset in zip(grid, datasets, strict=True):
         for axes, (title, (column, scale)) in zip(line, panels.items(), strict=True):
-            for name in dict.fromkeys(row["attention"] for row in rows if row["dim"]):
+            for name, color in zip(names, distinct_colors(len(names)), strict=True):
                 group = [r for r in rows if (r["attention"], r["dataset"]) == (name, dataset)]
                 dims = sorted({row["dim"] for row in group})
                 seeds = [[row[column] for row in group if row["dim"] == dim] for dim in dims]
@@ -39,6 +39,7 @@ def by_dimension(rows: Sequence[dict[str, Any]], path: Path) -> None:
                     yerr=[stdev(values) if len(values) > 1 else 0.0 for values in seeds],
                     marker=".",
                     capsize=2,
+                    color=color,
                     label=attention_title(name),
                 )
             axes.set(title=f"{dataset}: {title}", xlabel="embedding dimension")
@@ -62,6 +63,7 @@ def by_cost(rows: Sequence[dict[str, Any]], path: Path) -> None:
         list(dict.fromkeys(row[column] for row in rows))
         for column in ("dataset", "attention", "setting")
     )
+    colors = distinct_colors(len(names))
     figure = Figure(figsize=(2 + 2.6 * len(datasets), 5.5), layout="constrained")
     grid = figure.subplots(len(costs), len(datasets), squeeze=False)
     for line, (title, cost) in zip(grid, costs.items(), strict=True):
@@ -80,7 +82,7 @@ def by_cost(rows: Sequence[dict[str, Any]], path: Path) -> None:
                 is_baseline = not group[0]["dim"]
                 axes.plot(
                     *zip(*points, strict=True),
-                    color=f"C{names.index(name)}",
+                    color=colors[names.index(name)],
                     marker="*" if is_baseline else "os^vD"[settings.index(setting)],
                     markersize=6,
                     linewidth=0.8,
@@ -107,14 +109,14 @@ def by_epoch(runs: Mapping[str, Sequence[Sequence[dict[str, float]]]], path: Pat
     A circle marks the epoch of the lowest validation loss.
     """
     figure = Figure(figsize=(11, 4), layout="constrained")
-    colors = colormaps["tab10" if len(runs) <= 10 else "turbo"].resampled(max(10, len(runs)))
+    colors = distinct_colors(len(runs))
     panels = {"log perplexity (loss)": "loss", "accuracy of the next token": "accuracy"}
     for axes, (title, metric) in zip(figure.subplots(1, 2), panels.items(), strict=True):
         for number, (name, seeds) in enumerate(runs.items()):
             for seed, rows in enumerate(seeds):
                 epochs = [row["epoch"] for row in rows]
                 label = None if seed else name
-                style: dict[str, Any] = {"color": colors(number), "linewidth": 1.2}
+                style: dict[str, Any] = {"color": colors[number], "linewidth": 1.2}
                 axes.plot(epochs, [row[metric] for row in rows], linestyle=":", **style)
                 axes.plot(epochs, [row[f"val_{metric}"] for row in rows], label=label, **style)
                 best = min(rows, key=lambda row: row["val_loss"])

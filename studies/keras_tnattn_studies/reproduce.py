@@ -8,6 +8,7 @@ from keras_tnattn_studies.digits import COMMAND as DIGITS
 from keras_tnattn_studies.grokking import COMMAND as GROKKING
 from keras_tnattn_studies.language import COMMAND as LANGUAGE
 from keras_tnattn_studies.long_texts import COMMAND as LONG_TEXTS
+from keras_tnattn_studies.paper_tables import RULES_TABLE, TABLE_1, TABLE_2
 from keras_tnattn_studies.paper_translators import COMMAND as PAPER_TRANSLATORS
 from keras_tnattn_studies.power_law_data import COMMAND as POWER_LAW_DATA
 from keras_tnattn_studies.rules import COMMAND as RULES
@@ -17,6 +18,9 @@ from keras_tnattn_studies.whole_texts import COMMAND as WHOLE_TEXTS
 from keras_tnattn_train.commands import Command, run_commands
 
 STUDIES: tuple[Command, ...] = (
+    TABLE_1,
+    RULES_TABLE,
+    TABLE_2,
     TENSORIZED_ATTENTIONS,
     LONG_TEXTS,
     WHOLE_TEXTS,

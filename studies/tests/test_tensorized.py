@@ -151,6 +151,19 @@ def test_bars_of_the_picture_are_deviations_over_seeds(tmp_path, monkeypatch):
     np.testing.assert_allclose(bars, [[[4, 0.5], [4, 0.7]], [[8, 0.9], [8, 0.9]]])
 
 
+def test_eleven_models_have_eleven_colors(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(plots, "save", lambda figure, path: figures.append(figure))
+    rows = [{"epoch": 1} | dict.fromkeys(("loss", "val_loss", "accuracy", "val_accuracy"), 0.5)]
+    plots.by_epoch({f"model {n}": [rows] for n in range(11)}, tmp_path / "curves.png")
+    assert len({tuple(line.get_color()) for line in figures[0].axes[0].lines}) == 11
+    costs = {"dataset": "reuters", "setting": "tuned", "dim": 4, "weights": 9, "seconds": 1.5}
+    names = [f"attention {n}" for n in range(11)]
+    table = [costs | {"attention": name, "test_accuracy": 0.5} for name in names]
+    plots.by_cost(table, tmp_path / "cost.png")
+    assert len({tuple(line.get_color()) for line in figures[1].axes[0].lines}) == 11
+
+
 def test_a_study_continues(tmp_path, monkeypatch, capsys):
     texts = [f"the {word} {n}" for n in range(10) for word in ("good film", "bad film")]
     data = LabeledTexts.from_rows(zip(texts, ["good", "bad"] * 10, strict=True))

@@ -540,7 +540,7 @@ def test_a_promise_is_printed_and_recorded(tmp_path, capsys):
     results = json.loads((tmp_path / "model-compressed" / "results.json").read_text())
     count = results["promise"]["count"]
     assert (results["promise"]["limit"], count["confidence"], count["rows"]) == (0.1, 0.9, 40)
-    assert f"{count['flips']} of 40 rows held back" in capsys.readouterr().out
+    assert f"{count['flips']} of 40 held-out rows did" in capsys.readouterr().out
 
 
 def test_the_runtime_reaches_compress(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from conformance import assert_same_arrays
 
-from keras_small.formats import FORMATS, candidates_for
+from keras_small.formats import FORMATS, candidates_for, dense
 from keras_small.storage.quantized_positions import QuantizedPositionEmbedding
 from keras_small.storage.sizes import byte_count
 from keras_small.survey.calibration import Statistics, observe
@@ -114,3 +114,18 @@ def test_more_bits_and_smaller_groups_have_smaller_errors():
     assert errors[2, (16,)] > errors[3, (16,)] > errors[4, (32,)] > errors[6, (64,)]
     assert errors[6, (64,)] > errors[8, (128,)]
     assert errors[3, (16,)] < errors[3, (32,)] < errors[3, (64,)]
+
+
+@pytest.mark.parametrize("name", ["tucker", "spatial"])
+def test_factors_are_looked_for_where_they_may_win(name):
+    """A kernel that is a product of small ones, and one of random numbers beside its integers."""
+    module = FORMATS[name]
+    layer = keras.layers.Conv2D(32, 3)
+    layer.build((None, 8, 8, 32))
+    first, second = RNG.normal(size=(3, 32, 2)), RNG.normal(size=(3, 2, 32))
+    product = np.einsum("hcr,wrf->hwcf", first, second)
+    integers = dense.candidates(layer, Statistics(), 2)
+    assert not module.is_promising(layer, Statistics(), 4, integers)
+    layer.kernel.assign(product)
+    integers = dense.candidates(layer, Statistics(), 2)
+    assert module.is_promising(layer, Statistics(), 4, integers)

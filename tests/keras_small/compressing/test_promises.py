@@ -122,8 +122,8 @@ def test_the_report_tells_what_was_counted():
     assert promise.count.bound == pytest.approx(stats.beta.ppf(0.9, count + 1, 200 - count))
     assert promise.count.bound <= 0.05
     text = str(result.report)
-    assert f"{count} of 200 rows held back" in text
-    assert f"by {100 * promise.count.bound:.3g} % with confidence 90 %" in text
+    counted = f"{count} of 200 held-out rows did; bound {100 * promise.count.bound:.3g} %"
+    assert f"With 90 % confidence at most 5 % of predictions change ({counted}). " in text
     assert '"limit": 0.05' in result.report.to_json()
     # Anything else can be counted on the same rows.
     assert result.count_again(lambda x: [to_numpy(result.model(x))]) == promise.count
@@ -145,7 +145,9 @@ def test_a_mean_change_is_promised():
     assert result.report.ratio > 1.2
     assert 0 < promise.count.mean == pytest.approx(changes.mean(), rel=1e-4)
     assert changes.mean() < promise.count.bound <= 0.1
-    assert "change by at most 0.1 on average; 200 rows held back change by" in str(promise)
+    measured = f"200 held-out rows did by {promise.count.mean:.3g}; "
+    limit = "With 95 % confidence outputs change by at most 0.1 on average"
+    assert f"{limit} ({measured}bound {promise.count.bound:.3g})" in str(promise)
     assert result.count_again(lambda x: [to_numpy(model(x))]).mean == 0
     # Flips as changes have a wider bound than by max_flips.
     chosen = [
@@ -171,7 +173,7 @@ def test_rows_held_back_are_counted_again_in_a_runtime(tmp_path, monkeypatch, ca
     wrong = np.zeros((200, 24), "float32")
     monkeypatch.setattr("keras_small.runtimes.file_outputs", lambda path: lambda inputs: [wrong])
     result.export(tmp_path / "wrong.onnx")
-    assert result.report.notes[-1].endswith("95 %, which breaks the promise.")
+    assert result.report.notes[-1].endswith("% of all do; this breaks the promise.")
 
 
 def test_without_a_smaller_model_that_keeps_it_the_original_returns():

@@ -1,6 +1,7 @@
 """What `evaluate` and `explain` say of a classifier and of its compressed model."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -143,6 +144,11 @@ def test_a_text_is_explained(run, which, tmp_path, capsys):
     assert words[3]["influence"] == pytest.approx(influence, abs=1e-5)
     page = (tmp_path / "index.html").read_text("utf-8")
     assert page.count("<span") == 2 * len(words)
+    assert "Blue words support the label, red words oppose it" in page
+    for word in words:
+        color = "47,91,199" if word["influence"] >= 0 else "192,47,29"
+        influence = rf"influence {word['influence']:+.4f}".replace("+", r"\+")
+        assert re.search(rf'rgba\({color},[\d.]+\)" title="{influence}"', page)
     assert (tmp_path / "attention.png").exists()
     assert main(["explain", str(run / which), "red", "--out", str(tmp_path)]) == 0
     (word,) = json.loads((tmp_path / "explanation.json").read_text("utf-8"))["words"]

@@ -169,8 +169,8 @@ def _page(explanation: dict[str, Any], files: Sequence[str]) -> str:
         ]
     largest = max(max(abs(word["influence"]) for word in words), 1e-9)
     lines += [
-        "<h2>Influence</h2><p>Blue words raise the probability of the label, red ones lower it: "
-        "without the word it is lower, or higher, by what the word's title says.</p>",
+        "<h2>Influence</h2><p>Blue words support the label, red words oppose it: a word's title "
+        "says how much lower or higher the probability of the label is without it.</p>",
         _shade(words, [word["influence"] / largest for word in words]),
     ]
     for file in files:

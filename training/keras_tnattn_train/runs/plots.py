@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 from sklearn.metrics import ConfusionMatrixDisplay
 
@@ -47,6 +48,15 @@ def confusion_matrix(
         ax=figure.subplots(),
     )
     save(figure, path)
+
+
+def distinct_colors(count: int) -> list[tuple[float, ...]]:
+    """Returns as many colors as there are series, no two of them equal."""
+    if count > 20:
+        return [colormaps["turbo"](n / (count - 1)) for n in range(count)]
+    # Those of tab10, which matplotlib takes by itself, and then the light ones.
+    places = [*range(0, 20, 2), *range(1, 20, 2)]
+    return [colormaps["tab20"](place) for place in places[:count]]
 
 
 def save(figure: Figure, path: Path) -> None:
