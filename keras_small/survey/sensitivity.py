@@ -29,14 +29,13 @@ from keras_small.survey.kinds import has_kernel, is_table
 from keras_small.survey.on_backends import gradients
 from keras_small.survey.repeated_calls import Runner
 from keras_small.survey.watching import Call, map_floats, watch_calls, with_activation
-from keras_tnattn.errors import cause_of
 from keras_tnattn.typing import Tensor
 
 # Minimum rows, and entries of outputs, that measure a sensitivity, if the data have as many.
 _MINIMUM_ROWS = 32
+_MINIMUM_OUTPUTS = 256
 # Minimum rows, each with a direction of its own, that measure a response.
 _RESPONSE_ROWS = 1024
-_MINIMUM_OUTPUTS = 256
 # The size of noise, relative to a layer's outputs.
 _NOISE_SHARE = 0.05
 # The factor between the sensitivities of two groups, and the smallest share of the largest one.
@@ -68,7 +67,8 @@ def measure_sensitivity(
     The noise is before the activation if the layer has one. Layers whose errors hardly change the
     model's outputs get a smaller share of the budget. For probabilities, changes of their
     logarithms count, because a model that is sure of its training data hardly changes the
-    probabilities themselves. Where a model has no gradients all layers count alike.
+    probabilities themselves. Where a model has no gradients, noise is added to one layer after the
+    other.
 
     For embeddings it also measures the response of the model's outputs to directions of the rows.
     The response of a model that is far from linear may mislead, so it is only noted if a table of
@@ -84,32 +84,43 @@ def measure_sensitivity(
     repeats = math.ceil((_RESPONSE_ROWS if tables else _MINIMUM_ROWS) / (rows * count))
     in_logs = [are_probabilities(x) for x in outputs[0]]
     measured = _Gradients(model, layers, in_logs)
-    try:
-        tried = chosen * repeats
-        for batch in with_bar(tried, [1.0] * len(tried)):
-            measured.add(batch)
-    except MemoryError:
-        raise
-    except Exception as error:  # of what has no gradient, or what a layer's own code raises
-        tell("no gradients, so that all layers count alike: %s", cause_of(error))
-        return
-    sensitivities = {
-        path: math.sqrt(measured.changes.get(path, 0.0)) / measured.size for path in layers
-    }
-    largest = max(sensitivities.values(), default=0.0)
     noise = _Noise(model, layers, in_logs, chosen[0])
-    for group in _groups(sensitivities):
-        expected = math.hypot(*(sensitivities[path] for path in group))
-        factor = noise.change(group) / (expected or 1e-3 * largest or 1.0)
-        if factor > _UNEXPECTED_FACTOR:
-            for path in group:
-                sensitivities[path] = factor * (sensitivities[path] or 1e-3 * largest)
+    sensitivities = _by_gradients(measured, chosen * repeats)
+    if any(sensitivities.values()):
+        _raise_where_noise_changes_more(sensitivities, noise)
+    else:
+        tell("there are no gradients: noise is added to one layer after the other")
+        sensitivities = {path: noise.change([path]) for path in layers}
+    largest = max(sensitivities.values(), default=0.0)
     for path, sensitivity in sensitivities.items():
         statistics[path].sensitivity = max(sensitivity, 1e-3 * largest) or 1.0
     for path, response in measured.responses.items():
         layer = layers[path]
         if statistics[path].moment is None:  # otherwise it returns logits, of other directions
             _note_response(model, layer, data.batches, statistics[path], outputs, response)
+
+
+def _by_gradients(measured: "_Gradients", batches: Sequence[Any]) -> dict[str, float]:
+    """Returns the sensitivities that gradients tell; nothing if there are no gradients."""
+    try:
+        for batch in with_bar(batches, [1.0] * len(batches)):
+            measured.add(batch)
+    except MemoryError:
+        raise
+    except Exception:  # of what has no gradient, or what a layer's own code raises
+        return {}
+    return measured.sensitivities
+
+
+def _raise_where_noise_changes_more(sensitivities: dict[str, float], noise: "_Noise") -> None:
+    """Raises the sensitivities of layers on which noise changes more than they say."""
+    smallest = 1e-3 * max(sensitivities.values(), default=0.0)
+    for group in _groups(sensitivities):
+        expected = math.hypot(*(sensitivities[path] for path in group))
+        factor = noise.change(group) / (expected or smallest)
+        if factor > _UNEXPECTED_FACTOR:
+            for path in group:
+                sensitivities[path] = factor * (sensitivities[path] or smallest)
 
 
 def _groups(sensitivities: Mapping[str, float]) -> list[list[str]]:
@@ -144,13 +155,25 @@ class _Noise:
         self._in_logs = in_logs
         self._batch = batch
         self._run = Runner(model, self._outputs)
-        self._before = self._with_noise(())
+
+    @functools.cached_property
+    def _before(self) -> list[np.ndarray]:
+        return self._with_noise(())
 
     def change(self, paths: Sequence[str]) -> float:
-        """Returns the relative change of the outputs for noise of the size of the outputs."""
-        after = self._with_noise(paths)
-        size = math.hypot(*(np.linalg.norm(x) for x in self._before))
-        pairs = zip(after, self._before, strict=True)
+        """Returns the relative change of the outputs for noise of the size of the layers' outputs.
+
+        It is 0 for a model that fails with noise, because it reads rows by floats, say.
+        """
+        before = self._before
+        try:
+            after = self._with_noise(paths)
+        except MemoryError:
+            raise
+        except Exception:  # each backend has its own
+            return 0.0
+        size = math.hypot(*(np.linalg.norm(x) for x in before))
+        pairs = zip(after, before, strict=True)
         change = math.hypot(*(np.linalg.norm(x - y) for x, y in pairs))
         return change / (_NOISE_SHARE * (size or 1.0))
 
@@ -183,9 +206,7 @@ class _Gradients:
         in_logs: Whether the logarithms of each output count.
 
     Attributes:
-        changes: The squared change of the outputs for noise of the size of the layer's outputs.
         responses: The mean of `J^T J` for a row of each embedding, not scaled.
-        size: The size of the outputs.
     """
 
     def __init__(
@@ -201,12 +222,15 @@ class _Gradients:
         self._run = Runner(model, self._squares)
         self._paths: list[str] = []
         self._squared_size = 0.0
-        self.changes: dict[str, float] = {}
+        # For noise of the size of the layer's outputs.
+        self._squared_changes = dict.fromkeys(layers, 0.0)
         self.responses: dict[str, np.ndarray] = {}
 
     @property
-    def size(self) -> float:
-        return math.sqrt(self._squared_size) or 1.0
+    def sensitivities(self) -> dict[str, float]:
+        """The relative change of the outputs for noise of the size of each layer's outputs."""
+        size = math.sqrt(self._squared_size) or 1.0
+        return {path: math.sqrt(x) / size for path, x in self._squared_changes.items()}
 
     def add(self, batch: Any) -> None:
         """Adds the changes for a random direction of the outputs of a batch."""
@@ -216,7 +240,7 @@ class _Gradients:
         for path, change in zip(self._paths, found["changes"], strict=True):
             if not np.isfinite(change):
                 raise ValueError("Expected finite gradients")
-            self.changes[path] = self.changes.get(path, 0.0) + float(change)
+            self._squared_changes[path] += float(change)
         for path, response in found["responses"].items():
             self.responses[path] = self.responses.get(path, 0.0) + response
 
