@@ -52,9 +52,9 @@ serve: $(INSTALLED)
 	test -d saved_models/docstrings || $(RUN) -m keras_tnattn_train export docstrings --saved-models saved_models
 	TF_CPP_MIN_LOG_LEVEL=2 $(RUN) -m keras_tnattn_serving saved_models
 
-# In three parts, each in new processes: TensorFlow keeps what it compiles, several GB over all
-# tests.
-PARTS := "tests/training" "tests/keras_small" "--ignore tests/training --ignore tests/keras_small"
+# In parts, each in new processes: TensorFlow keeps what it compiles, several GB over all tests.
+ALONE := tests/training tests/keras_small tests/layers
+PARTS := $(ALONE) "$(ALONE:%=--ignore %)"
 test: $(INSTALLED)
 	failed=0; for part in $(PARTS); do \
 		$(RUN) -m pytest -n 2 --dist worksteal $$part || failed=1; \
