@@ -41,8 +41,9 @@ _LAYER_COST = 2**32
 # Runs of the model on all batches: the inputs of the layers, there and back for the gradients, the
 # moments of outputs, two comparisons and a report.
 _PASSES = 10
-# Functions of the model that are compiled.
+# Functions of the model that are compiled; JAX also compiles what runs step by step.
 _PROGRAMS = 6
+_PROGRAMS_OF_JAX = 20
 
 
 def describe_cost(survey: Survey, factored: bool, bits: int | None) -> str:
@@ -78,7 +79,8 @@ def expected_seconds(
     if run is not None:
         first_run = timeit.timeit(run, number=1)
         of_run = timeit.timeit(run, number=1)
-        seconds += _PASSES * batches * of_run + _PROGRAMS * max(first_run - of_run, 0.0)
+        programs = _PROGRAMS_OF_JAX if keras.backend.backend() == "jax" else _PROGRAMS
+        seconds += _PASSES * batches * of_run + programs * max(first_run - of_run, 0.0)
     matrix = np.ones((512, 512), "float32")
     per_product = timeit.timeit(lambda: matrix @ matrix, number=20) / 20 / 512**3
     products = _MODEL_COST + sum(

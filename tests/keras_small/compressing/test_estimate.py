@@ -26,11 +26,13 @@ def test_runs_of_the_model_count_by_batches():
     assert len(calls) == 2  # one is measured
 
 
-def test_some_functions_are_compiled(monkeypatch):
+@pytest.mark.parametrize(("backend", "programs"), [("tensorflow", 6), ("jax", 20)])
+def test_some_functions_are_compiled(monkeypatch, backend, programs):
+    monkeypatch.setattr(keras.backend, "backend", lambda: backend)
     seconds = iter([5.0, 1.0, 0.0])
     monkeypatch.setattr(estimate.timeit, "timeit", lambda call, number: next(seconds))
     of_runs = 2 * estimate._PASSES * 1.0
-    assert expected_seconds({}, False, list, 2) == of_runs + 4 * estimate._PROGRAMS
+    assert expected_seconds({}, False, list, 2) == of_runs + 4 * programs
 
 
 def test_large_tables_cost_their_rows_times_those_of_a_block():
