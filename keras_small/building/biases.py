@@ -138,7 +138,9 @@ def corrections(
     actual: Moments = {path: [] for path in layers}
 
     def read(inputs: Any) -> dict[str, list[Tensor]]:
-        batch, before, rows, wanted = inputs
+        batch, *sums = inputs
+        # PyTorch does not compute with arrays.
+        before, rows, wanted = keras.tree.map_structure(ops.convert_to_tensor, sums)
         found: dict[str, list[Tensor]] = {path: [] for path in layers}
 
         def correct(path: str, outputs: Tensor) -> Tensor:
@@ -193,8 +195,8 @@ def _is_scaled(layer: keras.layers.Layer, expected: Sequence[tuple[np.ndarray, i
 
 def _correction(expected: Any, actual: Any, scaled: bool) -> tuple[Any, Any]:
     """Returns the factor and the shift that give outputs the expected moments."""
-    mean, square = expected[0], expected[1]
-    own_mean, own_square = actual[0], actual[1]
+    mean, square = ops.convert_to_tensor(expected)
+    own_mean, own_square = ops.convert_to_tensor(actual)
     if not scaled:
         return ops.ones_like(mean), mean - own_mean
     before = ops.sqrt(ops.maximum(square - mean**2, 0.0)) + keras.config.epsilon()
