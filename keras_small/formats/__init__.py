@@ -6,8 +6,8 @@ A format is a module with a function:
 and none for a kind of layer that the format does not take. `bits` is `None` or the bits of the
 integers; `statistics` are the observations of the layer, `calibration.Statistics`.
 
-It may have a function `is_promising(layer, statistics, bits, found)`, which is asked first and says
-whether candidates may win once others were found.
+A format of convolutions may have a function `bounds(kernel, moment)`, which cheaply tells what
+errors its factors are hardly below: they are only looked for where they may win.
 
 CONTRIBUTING.md, "A compress format", says how to add one.
 """
@@ -19,6 +19,7 @@ import keras
 
 from keras_small.formats import (
     adaptive,
+    chains,
     coded,
     dense,
     low_rank,
@@ -76,9 +77,9 @@ def candidates_for(
     for name in dict.fromkeys(("dense", *names)):
         has_factors = name in _FACTORS and not is_table(layer)
         widths = factor_bits if has_factors and factor_bits else (bits,)
-        is_promising = getattr(FORMATS[name], "is_promising", None)
+        bounds = getattr(FORMATS[name], "bounds", None)
         for width in widths:
-            if is_promising is not None and not is_promising(layer, statistics, width, smaller):
+            if bounds and not chains.is_promising(layer, statistics, width, smaller, bounds):
                 continue
             found = FORMATS[name].candidates(layer, statistics, width)
             smaller += [candidate for candidate in found if candidate.bytes < size]

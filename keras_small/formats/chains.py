@@ -22,9 +22,7 @@ WEIGHT_SHARES = tuple(0.8**n for n in range(1, 16))
 
 Ranks = tuple[int, ...]
 Factoring = tuple[Ranks, Sequence[np.ndarray], float]
-
-
-# The shapes of the factors, and an error that none of them is below.
+# The shapes of factors, and an error that they are hardly below.
 Bound = tuple[list[tuple[int, ...]], float]
 
 
@@ -93,7 +91,7 @@ def is_promising(
         statistics: Its observations.
         bits: The bits of the factors.
         found: The candidates that were found.
-        bounds: Function from a kernel and a moment to the bounds of the errors, which are cheap.
+        bounds: The function of a format from a kernel and a moment to the bounds of its errors.
     """
     if reason_against_factors(layer) is not None:
         return False

@@ -1,7 +1,7 @@
 """Convolutions as one along the first axis and one along the others."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import keras
 import numpy as np
@@ -23,17 +23,8 @@ def candidates(
     return chains.convolution_candidates("spatial", layer, statistics, bits, _factorings)
 
 
-def is_promising(
-    layer: keras.layers.Layer,
-    statistics: Statistics,
-    bits: int | None,
-    found: Sequence[Candidate],
-) -> bool:
-    """Whether a candidate may have a smaller error than those that were found."""
-    return chains.is_promising(layer, statistics, bits, found, _bounds)
-
-
-def _bounds(kernel: np.ndarray, moment: np.ndarray | None) -> Iterator[chains.Bound]:
+def bounds(kernel: np.ndarray, moment: np.ndarray | None) -> Iterator[chains.Bound]:
+    """Yields the shapes of factors, and an error that they are hardly below."""
     ranks = _ranks(kernel)
     if not ranks:
         return

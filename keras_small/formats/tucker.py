@@ -1,6 +1,6 @@
 """Convolutions as a small one between two of size 1: the Tucker-2 decomposition of a kernel."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import keras
 import numpy as np
@@ -18,17 +18,8 @@ def candidates(
     return chains.convolution_candidates("tucker", layer, statistics, bits, _factorings)
 
 
-def is_promising(
-    layer: keras.layers.Layer,
-    statistics: Statistics,
-    bits: int | None,
-    found: Sequence[Candidate],
-) -> bool:
-    """Whether a candidate may have a smaller error than those that were found."""
-    return chains.is_promising(layer, statistics, bits, found, _bounds)
-
-
-def _bounds(kernel: np.ndarray, moment: np.ndarray | None) -> Iterator[chains.Bound]:
+def bounds(kernel: np.ndarray, moment: np.ndarray | None) -> Iterator[chains.Bound]:
+    """Yields the shapes of factors, and an error that they are hardly below."""
     # The last factor leaves a kernel of that rank.
     errors = factors.channel_factors(kernel, moment)[2]
     *sizes, channels, filters = kernel.shape

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from conformance import assert_same_arrays
 
-from keras_small.formats import FORMATS, candidates_for, dense
+from keras_small.formats import FORMATS, candidates_for, chains, dense
 from keras_small.storage.quantized_positions import QuantizedPositionEmbedding
 from keras_small.storage.sizes import byte_count
 from keras_small.survey.calibration import Statistics, observe
@@ -121,7 +121,7 @@ def test_more_bits_and_smaller_groups_have_smaller_errors():
 @pytest.mark.parametrize("name", ["tucker", "spatial"])
 def test_factors_are_looked_for_where_they_may_win(name):
     """A kernel that is a product of small ones, and one of random numbers beside its integers."""
-    module = FORMATS[name]
+    bounds = FORMATS[name].bounds
     layer = keras.layers.Conv2D(32, 3)
     layer.build((None, 8, 8, 32))
     first, second = RNG.normal(size=(3, 32, 2)), RNG.normal(size=(3, 2, 32))
@@ -133,6 +133,6 @@ def test_factors_are_looked_for_where_they_may_win(name):
         smallest = min(integers, key=lambda candidate: candidate.bytes)
         return [*integers, dataclasses.replace(smallest, bytes=1)]
 
-    assert not module.is_promising(layer, Statistics(), 4, rivals())
+    assert not chains.is_promising(layer, Statistics(), 4, rivals(), bounds)
     layer.kernel.assign(product)
-    assert module.is_promising(layer, Statistics(), 4, rivals())
+    assert chains.is_promising(layer, Statistics(), 4, rivals(), bounds)

@@ -1,0 +1,230 @@
+"""What small changes of its layers' outputs do to a model's outputs: by gradients, and by noise.
+
+The changes are before the activation of a layer if it has one. Of probabilities the logarithms
+count, less their mean.
+"""
+
+import contextlib
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_small.survey.kinds import has_kernel, is_table
+from keras_small.survey.on_backends import gradients
+from keras_small.survey.repeated_calls import Runner
+from keras_small.survey.watching import Call, map_floats, watch_calls, with_activation
+from keras_tnattn.typing import Tensor
+
+# Added to each probability before its logarithm is taken.
+ADDED_PROBABILITY = 1e-7
+# For embeddings with more features all directions of the rows count alike.
+MAXIMUM_FEATURES = 256
+# The size of noise, relative to a layer's outputs.
+_NOISE_SHARE = 0.05
+# Random signs, which repeat after a prime number of entries.
+_SIGNS = 65521
+
+
+class _Changes:
+    """Runs a model whose layers' outputs are changed.
+
+    Args:
+        model: The model.
+        layers: The layers, by path.
+        in_logs: Whether the logarithms of each output count.
+    """
+
+    def __init__(
+        self,
+        model: keras.layers.Layer,
+        layers: Mapping[str, keras.layers.Layer],
+        in_logs: Sequence[bool],
+    ) -> None:
+        self._model = model
+        self._layers = layers
+        self._in_logs = in_logs
+
+    def _outputs_with(self, change: Callable[[str, Tensor], Tensor], batch: Any) -> list[Tensor]:
+        """Returns the outputs that count, with the outputs of each layer changed."""
+        with before_activations(self._layers, change):
+            outputs = self._model(batch, training=False)
+        pairs = zip(keras.tree.flatten(outputs), self._in_logs, strict=True)
+        return [_comparable_tensor(x, in_log) for x, in_log in pairs]
+
+
+class Noise(_Changes):
+    """Adds noise to the outputs of some layers at once.
+
+    Args:
+        model, layers, in_logs: As for `Gradients`.
+        batch: The inputs.
+    """
+
+    def __init__(
+        self,
+        model: keras.layers.Layer,
+        layers: Mapping[str, keras.layers.Layer],
+        in_logs: Sequence[bool],
+        batch: Any,
+    ) -> None:
+        super().__init__(model, layers, in_logs)
+        self._batch = batch
+        self._run = Runner(model, self._outputs)
+
+    @functools.cached_property
+    def _before(self) -> list[np.ndarray]:
+        return self._with_noise(())
+
+    def change(self, paths: Sequence[str]) -> float:
+        """Returns the relative change of the outputs for noise of the size of the layers' outputs.
+
+        It is 0 for a model that fails with noise, because it reads rows by floats, say.
+        """
+        before = self._before
+        try:
+            after = self._with_noise(paths)
+        except MemoryError:
+            raise
+        except Exception:  # each backend has its own
+            return 0.0
+        size = math.hypot(*(np.linalg.norm(x) for x in before))
+        pairs = zip(after, before, strict=True)
+        change = math.hypot(*(np.linalg.norm(x - y) for x, y in pairs))
+        return change / (_NOISE_SHARE * (size or 1.0))
+
+    def _with_noise(self, paths: Sequence[str]) -> list[np.ndarray]:
+        shares = {path: np.float32(_NOISE_SHARE * (path in paths)) for path in self._layers}
+        return self._run([self._batch, shares])
+
+    def _outputs(self, inputs: Any) -> list[Tensor]:
+        batch, shares = inputs
+        calls = itertools.count()
+
+        def noisy(path: str, tensor: Tensor) -> Tensor:
+            x = ops.cast(tensor, "float32")
+            size = ops.sqrt(ops.mean(ops.square(x)))
+            noise = keras.random.normal(ops.shape(x), seed=next(calls))
+            return ops.cast(x + shares[path] * size * noise, tensor.dtype)
+
+        return self._outputs_with(noisy, batch)
+
+
+class Gradients(_Changes):
+    """Sums what noise on each layer would change, over some batches.
+
+    Args:
+        model: The model.
+        layers: The layers, by path.
+        in_logs: Whether the logarithms of each output count.
+
+    Attributes:
+        responses: The mean of `J^T J` for a row of each embedding, not scaled.
+    """
+
+    def __init__(
+        self,
+        model: keras.layers.Layer,
+        layers: Mapping[str, keras.layers.Layer],
+        in_logs: Sequence[bool],
+    ) -> None:
+        super().__init__(model, layers, in_logs)
+        self._random = np.random.default_rng(0)
+        self._run = Runner(model, self._squares)
+        self._paths: list[str] = []
+        self._squared_size = 0.0
+        # For noise of the size of the layer's outputs.
+        self._squared_changes = dict.fromkeys(layers, 0.0)
+        self.responses: dict[str, np.ndarray] = {}
+
+    @property
+    def sensitivities(self) -> dict[str, float]:
+        """The relative change of the outputs for noise of the size of each layer's outputs."""
+        size = math.sqrt(self._squared_size) or 1.0
+        return {path: math.sqrt(x) / size for path, x in self._squared_changes.items()}
+
+    def add(self, batch: Any) -> None:
+        """Adds the changes for a random direction of the outputs of a batch."""
+        signs = self._random.choice((-1.0, 1.0), size=_SIGNS).astype("float32")
+        found = self._run.nested([batch, signs])
+        self._squared_size += float(found["size"])
+        for path, change in zip(self._paths, found["changes"], strict=True):
+            if not np.isfinite(change):
+                raise ValueError("Expected finite gradients")
+            self._squared_changes[path] += float(change)
+        for path, response in found["responses"].items():
+            self.responses[path] = self.responses.get(path, 0.0) + response
+
+    def _squares(self, inputs: Any) -> dict[str, Any]:
+        batch, signs = inputs
+
+        def compute(note: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+            self._paths = []
+
+            def pass_on(path: str, tensor: Tensor) -> Tensor:
+                self._paths.append(path)
+                return note(tensor)
+
+            flat = self._outputs_with(pass_on, batch)
+            joined = ops.concatenate([ops.reshape(x, (-1,)) for x in flat])
+            places = ops.arange(joined.shape[0], dtype="int32") % _SIGNS
+            return ops.sum(joined * ops.take(signs, places)), ops.sum(ops.square(joined))
+
+        tensors, found, size = gradients(compute)
+        pairs = [
+            (ops.cast(x, "float32"), ops.cast(grad, "float32"))
+            for x, grad in zip(tensors, found, strict=True)
+        ]
+        changes = [ops.mean(ops.square(x)) * ops.sum(ops.square(grad)) for x, grad in pairs]
+        responses: dict[str, Any] = {}
+        for path, (_, grad) in zip(self._paths, pairs, strict=True):
+            layer = self._layers[path]
+            if has_response(layer):
+                rows = ops.reshape(grad, (-1, grad.shape[-1]))
+                if rows.shape[-1] == layer.output_dim:  # those of logits are ids
+                    response = ops.matmul(ops.transpose(rows), rows)
+                    responses[path] = responses.get(path, 0.0) + response
+        return {"changes": changes, "responses": responses, "size": size}
+
+
+def has_response(layer: keras.layers.Layer) -> bool:
+    return is_table(layer) and layer.output_dim <= MAXIMUM_FEATURES
+
+
+@contextlib.contextmanager
+def before_activations(
+    layers: Mapping[str, keras.layers.Layer], pass_on: Callable[[str, Tensor], Tensor]
+) -> Iterator[None]:
+    """Passes all outputs of layers on, before their activation if they have one."""
+    with contextlib.ExitStack() as stack:
+        others = {}
+        for path, layer in layers.items():
+            activation = layer.activation if has_kernel(layer) else None
+            if activation is None:
+                others[path] = layer
+                continue
+
+            def activate(x: Tensor, path: str = path, activation: Any = activation) -> Tensor:
+                return activation(pass_on(path, x))
+
+            stack.enter_context(with_activation(layer, activate))
+
+        def watch(path: str, _call: Call, outputs: Any) -> Any:
+            return map_floats(functools.partial(pass_on, path), outputs)
+
+        stack.enter_context(watch_calls(others, watch))
+        yield
+
+
+def _comparable_tensor(outputs: Tensor, in_log: bool) -> Tensor:
+    """Returns what counts of an output: finite floats, or their logarithms less their mean."""
+    x = ops.cast(outputs, "float32")
+    if in_log:
+        x = ops.log(ops.maximum(x, 0.0) + ADDED_PROBABILITY)
+        x = x - ops.mean(x, axis=-1, keepdims=True)
+    return ops.where(ops.isfinite(x), x, 0.0)
