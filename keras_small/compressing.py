@@ -17,6 +17,7 @@ from keras_small.planning.options import OPTIONAL_FORMATS, Filters, Options
 from keras_small.planning.plan import make_plan
 from keras_small.reports.rows import layer_rows, report_of
 from keras_small.result import CompressionResult
+from keras_small.storage.latest import remembering
 from keras_small.survey.copying import known_objects
 from keras_small.survey.inventory import Inventory
 from keras_small.survey.kinds import kind_of
@@ -127,7 +128,7 @@ def compress(
     check_lambdas(original)
     layers = [place.layer for place in original.places.values()]
     options.check_selection([layer for layer in layers if kind_of(layer) is not None])
-    with printing(verbose), known_objects(original):
+    with printing(verbose), known_objects(original), remembering():
         if coded:
             check_codable(model)
         to_plan, held_back = goal.hold_back(data, model)

@@ -89,13 +89,17 @@ class Slices(Sequence):
         batches: Pairs of a batch, arrays of several rows or a structure of such arrays, and the
             numbers of the rows to read.
         rows: Maximum rows of a slice.
+        whole: Whether slices of fewer rows are left out.
     """
 
-    def __init__(self, batches: Iterable[tuple[Any, np.ndarray | range]], rows: int) -> None:
+    def __init__(
+        self, batches: Iterable[tuple[Any, np.ndarray | range]], rows: int, whole: bool = False
+    ) -> None:
         self._slices = [
             (batch, numbers[start : start + rows])
             for batch, numbers in batches
             for start in range(0, len(numbers), rows)
+            if not whole or start + rows <= len(numbers)
         ]
 
     def __len__(self) -> int:
@@ -132,6 +136,7 @@ class CalibrationData:
         self._num_inputs = num_inputs
         self.kept_ids = data.kept_ids
         self.arrays: Any = None
+        self._whole = False
         if are_arrays(data.inputs):
             self.arrays = read_arrays(data.inputs, num_inputs)
             rows = number_of_rows(self.arrays)
@@ -160,6 +165,21 @@ class CalibrationData:
         self._rows = min(compiled_rows or rows, most)
         self.batches = Slices(self._read, self._rows)
         self.small_batches = Slices(self._read, min(rows, most))
+
+    def cut_whole(self, rows: int) -> None:
+        """Cuts all batches into slices of just so many rows, and leaves the others out.
+
+        Raises:
+            ValueError: If there are fewer rows.
+        """
+        self._rows = rows
+        self._whole = True
+        self.batches = self.small_batches = Slices(self._read, rows, whole=True)
+        if not self.batches:
+            raise ValueError(
+                f"Expected at least the {rows} rows that each batch of the model has. "
+                f"Received: {self.rows} rows"
+            )
 
     @property
     def rows(self) -> int:
@@ -196,12 +216,12 @@ class CalibrationData:
             if len(rows) > _REPORT_ROWS:
                 watched = _spread(len(rows))
                 rows = (watched[:-1] + watched[1:]) // 2
-            yield from Slices([(self.arrays, rows)], self._rows)
+            yield from Slices([(self.arrays, rows)], self._rows, self._whole)
         elif isinstance(self._data.inputs, Iterator) or not number_of_batches(self._data.inputs):
             yield from self.batches
         else:
             for batch in self._every_read():
-                yield from Slices([_whole(batch)], self._rows)
+                yield from Slices([_whole(batch)], self._rows, self._whole)
 
 
 def _whole(batch: Any) -> tuple[Any, range]:

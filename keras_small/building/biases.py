@@ -140,7 +140,7 @@ def corrections(
     def read(inputs: Any) -> dict[str, list[Tensor]]:
         batch, *sums = inputs
         # PyTorch does not compute with arrays.
-        before, rows, wanted = keras.tree.map_structure(ops.convert_to_tensor, sums)
+        before, rows, count, wanted = keras.tree.map_structure(ops.convert_to_tensor, sums)
         found: dict[str, list[Tensor]] = {path: [] for path in layers}
 
         def correct(path: str, outputs: Tensor) -> Tensor:
@@ -148,9 +148,7 @@ def corrections(
             if len(calls) == len(wanted[path]):  # a call that the original did not make
                 return outputs
             calls.append(_moments(outputs, layers[path]))
-            own = (before[path] + sum(calls) * rows["batch"]) / (
-                rows[path] + rows["batch"] * len(calls)
-            )
+            own = (before[path] + sum(calls) * count) / (rows[path] + count * len(calls))
             # The layers behind see the correction up to this batch.
             factor, change = _correction(wanted[path][len(calls) - 1], own, scaled[path])
             return outputs * ops.cast(factor, outputs.dtype) + ops.cast(change, outputs.dtype)
@@ -173,7 +171,7 @@ def corrections(
             ]
             for path, found in actual.items()
         }
-        found = run.nested([batch, before, {**rows, "batch": np.float32(count)}, wanted])
+        found = run.nested([batch, before, rows, np.float32(count), wanted])
         for path, calls in found.items():
             actual[path].extend((moment, count) for moment in calls)
     changes = {}

@@ -13,7 +13,7 @@ from keras_small.formats.grouped_rows import BLOCK
 from keras_small.formats.tensor_train import GRAM_NUMBERS, MINIMUM_ROWS
 from keras_small.storage.layer_chain import CONVOLUTIONS
 from keras_small.storage.sizes import byte_count
-from keras_small.survey.kinds import has_kernel, is_plain_table
+from keras_small.survey.kinds import has_kernel, is_plain_table, row_size
 from keras_small.survey.survey import Survey
 
 # Costs in products of two floats, each in the units that its comment names; they were fitted to the
@@ -92,16 +92,17 @@ def expected_seconds(
 def multiplications(layer: keras.layers.Layer, factored: bool, bits: int | None = None) -> int:
     """Returns about how many multiplications the candidates of a layer cost."""
     products = 0.0
-    for weight in layer.weights:
-        if len(weight.shape) < 2:
-            continue
-        size = int(np.prod(weight.shape))
-        columns = int(weight.shape[-1])
-        rows = size // columns
-        if has_kernel(layer):
-            products += _MOMENT_COST * rows**3 + _ROUNDING_COST * rows * size
+    if has_kernel(layer):
+        size = int(np.prod(layer.kernel.shape))
+        rows = row_size(layer)
+        products += _MOMENT_COST * rows**3 + _ROUNDING_COST * rows * size
         if factored:
-            products += _FACTORING_COST * size * min(columns, rows)
+            products += _FACTORING_COST * size * min(rows, size // rows)
+    elif factored:
+        for weight in (weight for weight in layer.weights if len(weight.shape) > 1):
+            size = int(np.prod(weight.shape))
+            columns = int(weight.shape[-1])
+            products += _FACTORING_COST * size * min(columns, size // columns)
     if factored and isinstance(layer, CONVOLUTIONS):
         products += _PATCHES_COST * int(np.prod(layer.kernel.shape[:-1])) ** 3
     if factored and is_plain_table(layer) and layer.input_dim >= MINIMUM_ROWS:

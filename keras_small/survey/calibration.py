@@ -151,12 +151,11 @@ def observe(
         note.failure = failures.get(path, "" if path in calls else "never called on the data")
     watched = {path: layer for path, layer in layers.items() if not statistics[path].failure}
     reader = _Reader(model, watched, batches)
-    run = Runner(model, reader.read, runs=len(batches))
     first: list[list[np.ndarray]] = []
     numbers = 0
     for number in with_bar(range(len(batches)), [1.0] * len(batches)):
         batch = batches[number]
-        found = run.nested(batch)
+        found = reader.read(batch)
         outputs = keras.tree.flatten(found["outputs"])
         numbers += sum(array.size for array in outputs)
         if number == 0 or numbers <= _KEPT_OUTPUTS:
@@ -175,6 +174,8 @@ def observe(
             _check_moment(note.moment, path)
         for other in others:
             statistics[other].share_moment(note)
+    for path, failure in reader.failures.items():
+        statistics[path].failure = failure
     for path in reader.ids:
         _count_all(statistics[path], all_inputs, layers[path].input_dim, path)
     return statistics, first
@@ -188,8 +189,10 @@ def _first_calls(
     entries = _KEPT_INPUTS // max(len(layers), 1)
 
     def watch(path: str, tensors: Call, outputs: Any) -> Any:
+        if path in calls:
+            return outputs
         call = Call.of_tensors(tensors.args, tensors.kwargs)
-        if path not in calls and not returns_logits(layers[path], call):
+        if not returns_logits(layers[path], call):
             calls[path] = call.first_rows(max(1, entries * len(call.inputs) // call.inputs.size))
         return outputs
 
@@ -210,6 +213,7 @@ class _Reader:
         keys: The names, for each layer, of the rows that its kernel multiplied in each call; layers
             that are called on one and the same tensor have them in common.
         ids: The names of the ids that each table looked up.
+        failures: Why layers could not be watched, by path.
     """
 
     def __init__(
@@ -222,8 +226,10 @@ class _Reader:
         self._layers = layers
         self._rows = number_of_rows(batches[0])
         self._batches = len(batches)
+        self._run = Runner(model, self._read, runs=len(batches))
         self.keys: dict[str, list[str]] = {}
         self.ids: dict[str, list[str]] = {}
+        self.failures: dict[str, str] = {}
 
     def groups(self) -> list[tuple[list[str], list[str]]]:
         """Returns the paths of the layers that read the same rows, and the names of these."""
@@ -234,6 +240,9 @@ class _Reader:
 
     def read(self, inputs: Any) -> dict[str, Any]:
         """Returns the outputs of the model, and the rows and ids by their names."""
+        return self._run.nested(inputs)
+
+    def _read(self, inputs: Any) -> dict[str, Any]:
         self.keys = {}
         self.ids = {}
         rows: dict[str, Any] = {}
@@ -261,14 +270,17 @@ class _Reader:
             self.keys.setdefault(path, []).append(key)
             return outputs
 
-        with watch_calls(self._layers, watch):
+        with watch_calls(self._layers, watch) as failures:
             outputs = self._model(inputs, training=False)
+        if failures and self._run.is_compiling:
+            raise ValueError("Expected sizes that are known where a run is compiled")
+        self.failures |= failures
         return {"outputs": keras.tree.flatten(outputs), "rows": rows, "ids": ids}
 
     def _rows_of(self, layer: keras.layers.Layer, tensor: Any, reverse: bool) -> Any:
         if reverse:
             return ops.reshape(tensor, (-1, tensor.shape[-1]))
-        columns = row_size(layer, tensor)
+        columns = row_size(layer)
         wanted = max(_MOMENT_ROWS, columns, _MOMENT_PRODUCTS // columns**2)
         of_batch = min(math.ceil(wanted / self._batches), max(1, _RETURNED_ENTRIES // columns))
         return input_rows(layer, tensor, math.ceil(of_batch / self._rows))

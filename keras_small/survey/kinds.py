@@ -160,15 +160,18 @@ def rows_read(layer: keras.layers.Layer) -> Any:
     return function, *(getattr(layer, name, None) for name in (*names, "data_format"))
 
 
-def row_size(layer: Any, inputs: Tensor) -> int:
+def row_size(layer: Any) -> int:
     """Returns the number of columns of the rows that the kernel of a layer multiplies."""
-    if isinstance(layer, keras.layers.EinsumDense):
-        return math.prod(layer.kernel.shape[i] for i in kernel_axes(layer.equation)[0])
     kind = kind_of(layer)
-    if kind is not None and KINDS[kind] is patches:
+    rows = None if kind is None else KINDS[kind]
+    if rows is _rows_of_einsum:
+        return math.prod(layer.kernel.shape[i] for i in kernel_axes(layer.equation)[0])
+    if rows is patches:
         return math.prod(layer.kernel.shape[:-1])
-    first = getattr(layer, "data_format", None) == "channels_first"
-    return inputs.shape[1 if first else -1]
+    if rows is _rows_of_transposed:
+        return layer.kernel.shape[-1]
+    kernel = cells_of(layer)[0].kernel if isinstance(layer, keras.layers.RNN) else layer.kernel
+    return kernel.shape[0]
 
 
 def reason_against(layer: keras.layers.Layer) -> str | None:

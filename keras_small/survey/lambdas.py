@@ -1,6 +1,8 @@
 """Finds anonymous functions that Keras saves without what they use."""
 
 import dis
+import types
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -30,7 +32,18 @@ def check_lambdas(original: Inventory) -> None:
 
 def _names_of_module(layer: keras.layers.Layer) -> list[str]:
     function: Any = getattr(layer, "function", None)
-    if not isinstance(layer, keras.layers.Lambda) or function.__name__ != "<lambda>":
+    anonymous = getattr(function, "__name__", "") == "<lambda>"
+    if not isinstance(layer, keras.layers.Lambda) or not anonymous:
         return []
-    names = (x.argval for x in dis.get_instructions(function) if x.opname == "LOAD_GLOBAL")
-    return sorted({name for name in names if name in function.__globals__})
+    names = set(_global_names(function.__code__))
+    return sorted(name for name in names if name in function.__globals__)
+
+
+def _global_names(code: types.CodeType) -> Iterator[str]:
+    """Yields the names of a module that code reads, and the functions inside it."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "LOAD_GLOBAL":
+            yield instruction.argval
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _global_names(constant)

@@ -1,6 +1,7 @@
 """Runs a model many times, compiled once this pays."""
 
 import collections
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,8 @@ from keras_small.survey.on_backends import compiled
 _EAGER_RUNS = 4
 # So many runs are compiled from the first one on.
 COMPILED_RUNS = 2 * _EAGER_RUNS
+# Of many shapes, such as those of texts of many lengths, only the first ones are compiled at once.
+_SHAPES_AT_ONCE = 2
 
 
 class Runner:
@@ -27,6 +30,10 @@ class Runner:
         model: The model, whose weights may be set between two runs.
         call: Function from the inputs to a structure of tensors. Default: a call of the model.
         runs: About how many runs there will be. Many are compiled from the first one on.
+
+    Attributes:
+        is_compiling: Whether the present run may be compiled; what fails then is tried once more
+            step by step.
     """
 
     def __init__(
@@ -37,8 +44,8 @@ class Runner:
         self._runs: dict[tuple, int] = collections.Counter()
         self._compiled = compiled(self._named_for_graphs, model.variables)
         # JAX compiles a loop, of a recurrent layer say, in each run step by step.
-        at_once = runs >= COMPILED_RUNS or keras.backend.backend() == "jax"
-        self._first = 0 if at_once else _EAGER_RUNS
+        self._at_once = runs >= COMPILED_RUNS or keras.backend.backend() == "jax"
+        self.is_compiling = False
 
     def __call__(self, inputs: Any) -> list[np.ndarray]:
         """Returns the flattened outputs for some inputs."""
@@ -49,12 +56,16 @@ class Runner:
         arrays = keras.tree.flatten(inputs)
         shapes = tuple((np.shape(x), str(getattr(x, "dtype", ""))) for x in arrays)
         self._runs[shapes] += 1
-        if self._compiled is not None and self._runs[shapes] > self._first:
+        at_once = self._at_once and shapes in itertools.islice(self._runs, _SHAPES_AT_ONCE)
+        if self._compiled is not None and (at_once or self._runs[shapes] > _EAGER_RUNS):
+            self.is_compiling = True
             try:
                 with keras.StatelessScope():
                     return keras.tree.map_structure(ops.convert_to_numpy, self._compiled(inputs))
             except Exception:  # whatever a layer's own code raises
                 self._compiled = None
+            finally:
+                self.is_compiling = False
         with keras.StatelessScope():
             outputs = self._call(inputs)
         return keras.tree.map_structure(ops.convert_to_numpy, outputs)

@@ -94,6 +94,7 @@ def _by_gradients(measured: Gradients, batches: Sequence[Any]) -> dict[str, floa
     except MemoryError:
         raise
     except Exception:  # of what has no gradient, or what a layer's own code raises
+        measured.responses.clear()
         return {}
     return measured.sensitivities
 

@@ -27,7 +27,7 @@ def cut_to_memory(data: CalibrationData, inventory: Inventory) -> None:
     """Cuts data into batches that a model takes at once."""
     fixed = fixed_rows(inventory.model)
     if fixed is not None:
-        data.cut(fixed)
+        data.cut_whole(fixed)
         return
     rows = rows_at_once(inventory, data.first_rows(1))
     # Fewer runs than this are not compiled.

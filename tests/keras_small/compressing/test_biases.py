@@ -8,6 +8,7 @@ from conformance import to_numpy
 
 from keras_small import Data, Smaller, Within
 from keras_small.asked.batches import some_batches
+from keras_small.building import biases
 from keras_small.building.biases import bias_of
 
 INPUTS = np.random.default_rng(0).normal(0.5, 1, size=(64, 24)).astype("float32")
@@ -131,3 +132,20 @@ def test_healing_starts_from_corrected_biases():
     before = to_numpy(result.model(INPUTS))
     result.heal(INPUTS, learning_rate=1e-12)
     np.testing.assert_allclose(to_numpy(result.model(INPUTS)), before, atol=1e-5)
+
+
+def test_a_layer_may_have_any_name():
+    def changes(name):
+        first = keras.layers.Dense(4, name=name)
+        last = keras.layers.Dense(4, name="last")
+        model = keras.Sequential([keras.Input((4,)), first, last])
+        for layer in (first, last):
+            layer.set_weights([np.eye(4, dtype="float32"), np.ones(4, "float32")])
+        normal = np.random.default_rng(0).normal
+        batches = [normal(size=(32, 4)).astype("float32") for _ in range(2)]
+        layers = {name: first, "last": last}
+        expected = biases.moments_of(layers, model, batches)
+        return biases.corrections(layers, model, batches, expected)["last"][1]
+
+    for name in ("other", "batch"):
+        np.testing.assert_allclose(changes(name), 0, atol=1e-5)

@@ -51,6 +51,13 @@ def test_large_tables_cost_their_rows_times_those_of_a_block():
     assert products(40_000, False) == 0
 
 
+def test_heads_cost_what_their_matrix_does():
+    dense = built(keras.layers.Dense(48), (None, 5, 32))
+    heads = built(keras.layers.EinsumDense("abc,cde->abde", (None, 6, 8)), (None, 5, 32))
+    for factored in (False, True):
+        assert multiplications(heads, factored) == multiplications(dense, factored)
+
+
 def test_kernels_cost_the_cube_of_their_inputs():
     layer = built(keras.layers.Conv2D(5, 3), (None, 8, 8, 2))
     integers = 4 * 18**3 + 2 * 18 * 18 * 5

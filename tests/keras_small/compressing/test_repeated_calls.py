@@ -35,6 +35,25 @@ def test_runs_are_calls_of_the_model_with_its_present_weights_and_states(runs, f
     assert not ops.convert_to_numpy(state).any()
 
 
+def test_not_every_length_is_compiled():
+    inputs = keras.Input((None,), dtype="int32")
+    model = keras.Model(inputs, keras.layers.Embedding(9, 2)(inputs))
+    python_calls = []
+
+    def call(ids):
+        python_calls.append(ids.shape[1])
+        return model(ids, training=False)
+
+    run = Runner(model, call, runs=60)
+    for _ in range(2):
+        for length in range(1, 31):
+            run(np.ones((1, length), "int32"))
+    first = {"tensorflow": [1, 2], "jax": [1, 2]}.get(keras.backend.backend(), [])
+    others = [length for length in python_calls if length not in first]
+    assert [python_calls.count(length) for length in first] == [1] * len(first)
+    assert len(others) == 2 * (30 - len(first))
+
+
 def test_what_cannot_be_compiled_runs_step_by_step():
     class InNumPy(keras.layers.Layer):
         def call(self, inputs):

@@ -102,3 +102,33 @@ def test_without_gradients_noise_is_added_to_each_layer(caplog):
     assert "no gradients" in caplog.text
     assert notes["dense"].sensitivity == pytest.approx(1, rel=0.3)
     assert notes["dense"].sensitivity != 1
+
+
+def test_batches_of_a_fixed_number_of_rows_are_whole():
+    inputs = keras.Input((10,), batch_size=4)
+    model = keras.Model(inputs, keras.layers.Dense(32)(inputs))
+    rows = RNG.normal(size=(18, 10)).astype("float32")
+    assert {len(batch) for batch in cut(model, rows).report_batches()} == {4}
+    assert compress(model, bits=8, data=rows, verbose=0).report.rows == 16
+    with pytest.raises(ValueError, match=r"at least the 4 rows.*3 rows"):
+        cut(model, rows[:3])
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="of graphs of TensorFlow")
+def test_what_only_single_runs_know_is_observed_step_by_step():
+    import tensorflow as tf
+
+    class Chosen(keras.layers.Layer):
+        def call(self, inputs):
+            return tf.boolean_mask(inputs, inputs[0, :, 0] > -9, axis=1)
+
+        def compute_output_shape(self, shape):
+            return shape
+
+    inputs = keras.Input((12, 4))
+    convolution = keras.layers.Conv1D(16, 3)
+    model = keras.Model(inputs, convolution(Chosen()(inputs)))
+    batches = [RNG.normal(size=(2, 12, 4)).astype("float32") for _ in range(20)]
+    notes, _ = calibration.observe(model, {"convolution": convolution}, batches)
+    assert notes["convolution"].failure == ""
+    assert notes["convolution"].moment.shape == (12, 12)
