@@ -119,7 +119,7 @@ def moments_of(layers: Layers, model: keras.Model, batches: Sequence[Any]) -> Mo
 
         with _watched_before_activation(layers, note) as failures:
             model(inputs, training=False)
-        return {path: calls for path, calls in found.items() if path not in failures}
+        return _without_failures(found, failures, run)
 
     moments: Moments = {}
     run = Runner(model, read, runs=len(batches))
@@ -153,9 +153,9 @@ def corrections(
             factor, change = _correction(wanted[path][len(calls) - 1], own, scaled[path])
             return outputs * ops.cast(factor, outputs.dtype) + ops.cast(change, outputs.dtype)
 
-        with _watched_before_activation(layers, correct):
+        with _watched_before_activation(layers, correct) as failures:
             model(batch, training=False)
-        return found
+        return _without_failures(found, failures, run)
 
     calls_of_batch = {path: len(expected[path]) // len(batches) for path in layers}
     scaled = {path: _is_scaled(layers[path], expected[path]) for path in layers}
@@ -185,6 +185,19 @@ def corrections(
     }
 
 
+def _without_failures(
+    found: dict[str, list[Tensor]], failures: Mapping[str, str], run: Runner
+) -> dict[str, list[Tensor]]:
+    """Returns the moments of the layers that could be watched.
+
+    Raises:
+        ValueError: If there are others in a compiled run, which is then tried step by step.
+    """
+    if failures and run.is_compiling:
+        raise ValueError(f"Expected layers that can be watched. Received: {failures}")
+    return {path: calls for path, calls in found.items() if path not in failures}
+
+
 def _is_scaled(layer: keras.layers.Layer, expected: Sequence[tuple[np.ndarray, int]]) -> bool:
     """Whether the deviation of a layer's outputs is corrected, too."""
     normalizes = isinstance(layer, keras.layers.BatchNormalization)
@@ -193,8 +206,11 @@ def _is_scaled(layer: keras.layers.Layer, expected: Sequence[tuple[np.ndarray, i
 
 def _correction(expected: Any, actual: Any, scaled: bool) -> tuple[Any, Any]:
     """Returns the factor and the shift that give outputs the expected moments."""
-    mean, square = ops.convert_to_tensor(expected)
-    own_mean, own_square = ops.convert_to_tensor(actual)
+    expected = ops.convert_to_tensor(expected)
+    actual = ops.convert_to_tensor(actual)
+    # Tensors of graphs cannot be unpacked.
+    mean, square = expected[0], expected[1]
+    own_mean, own_square = actual[0], actual[1]
     if not scaled:
         return ops.ones_like(mean), mean - own_mean
     before = ops.sqrt(ops.maximum(square - mean**2, 0.0)) + keras.config.epsilon()

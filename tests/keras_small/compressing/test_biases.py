@@ -149,3 +149,25 @@ def test_a_layer_may_have_any_name():
 
     for name in ("other", "batch"):
         np.testing.assert_allclose(changes(name), 0, atol=1e-5)
+
+
+def test_compiled_corrections_are_those_step_by_step(monkeypatch):
+    model = convolutional_model()
+    small = compress(model, data=IMAGES, bits=2, formats=(), verbose=0).model
+    names = ("first", "second")
+    batches = [IMAGES[i : i + 2] for i in range(0, 32, 2)]
+    layers = {name: model.get_layer(name) for name in names}
+    expected = biases.moments_of(layers, model, batches)
+    layers = {name: small.get_layer(name) for name in names}
+    compiled = biases.corrections(layers, small, batches, expected)
+    run = biases.Runner.nested
+
+    def step_by_step(self, inputs):
+        self._compiled = None
+        return run(self, inputs)
+
+    monkeypatch.setattr(biases.Runner, "nested", step_by_step)
+    single = biases.corrections(layers, small, batches, expected)
+    for name in names:
+        for actual, wanted in zip(compiled[name], single[name], strict=True):
+            np.testing.assert_allclose(actual, wanted, rtol=1e-3, atol=1e-4)
