@@ -54,8 +54,7 @@ def convolution_candidates(
     quantize = None
     if bits is not None:
         quantize = functools.partial(quantize_chain, bits=bits, batch=statistics.inputs)
-        kernels = dense.kernels_of(layer, dense.moments_of(layer, statistics))
-        rounding = dense.relative_error(kernels, bits, GROUP, by_moment=True)
+        rounding = dense.rounding_error(layer, statistics, bits)
 
     def make(ranks: Ranks) -> LayerChain:
         _, factors, _ = next(factorings(_kernel_of(layer), statistics.moment, ranks))

@@ -9,11 +9,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_small.formats.candidates import Candidate, copy_layer, dense_flops
+from keras_small.formats.candidates import GROUP, Candidate, copy_layer, dense_flops
 from keras_small.formats.recurrent import moments_of as moments_of_cells
 from keras_small.formats.recurrent import quantize_cells
 from keras_small.storage import integer_groups
 from keras_small.storage.integer_kernels import IntegerKernels
+from keras_small.storage.latest import remember_latest
 from keras_small.storage.quantized import quantized_kind, quantized_layer
 from keras_small.storage.recurrent import cells_of
 from keras_small.storage.sizes import byte_count, item_size
@@ -25,6 +26,8 @@ from keras_small.survey.kinds import is_table, second_table
 # bits also whole columns are, for runtimes whose products are fastest then.
 _GROUP_SIZES = {8: (128,), 6: (64,), 4: (32, 128), 3: (16, 32, 64), 2: (16, 32)}
 LARGEST_GROUP = 128
+# The bits with which it is measured how much of the errors of roundings second moments leave.
+_SHARE_BITS = 4
 # Numbers of a kernel, in as many columns as they fill, by which the errors are estimated, and the
 # maximum and minimum columns; of a table rows.
 _SAMPLED_NUMBERS = 2**17
@@ -36,21 +39,16 @@ def candidates(
     layer: keras.layers.Layer, statistics: Statistics, bits: int | None
 ) -> list[Candidate]:
     """Returns the layer in integers of `bits`, and of more."""
-    cells = cells_of(layer) if isinstance(layer, keras.layers.RNN) else [layer]
-    if bits is None or any(quantized_kind(cell) is None for cell in cells):
+    if bits is None or any(quantized_kind(cell) is None for cell in _cells_of(layer)):
         return []
-    moments = moments_of(layer, statistics)
-    kernels = [kernel for cell in cells for kernel in kernels_of(cell, moments)]
-    if is_table(layer):
-        rows = row_weights(layer, statistics)
-        kernels[0] = dataclasses.replace(kernels[0], weights=rows)
+    share = _share_left(layer, statistics)
+    kernels = _weighted_kernels(layer, statistics)
     widths = sorted(width for width in _GROUP_SIZES if width >= bits)
     pairs = [(width, group) for width in widths for group in _GROUP_SIZES[width]]
     column = max(kernel.matrix.shape[0] for kernel in kernels)
     if column > LARGEST_GROUP and bits <= 8 and not is_table(layer):
         pairs.append((8, column))
     bytes_beside_kernels = byte_count(layer) - sum(kernel.bytes for kernel in kernels)
-    share = _share(kernels, *pairs[0])
     found = []
     for width, group in pairs:
         error = share * relative_error(kernels, width, group)
@@ -145,11 +143,33 @@ def kernels_of(layer: keras.layers.Layer, moments: dict[str, np.ndarray]) -> lis
     return kernels
 
 
-def _share(kernels: list[Kernel], bits: int, group: int) -> float:
-    """Returns the factor by which second moments reduce rounding errors, about that of all bits."""
+def _weighted_kernels(layer: keras.layers.Layer, statistics: Statistics) -> list[Kernel]:
+    """Returns all kernels of a layer; those of a table have the weights of its rows."""
+    moments = moments_of(layer, statistics)
+    kernels = [kernel for cell in _cells_of(layer) for kernel in kernels_of(cell, moments)]
+    if is_table(layer):
+        kernels[0] = dataclasses.replace(kernels[0], weights=row_weights(layer, statistics))
+    return kernels
+
+
+def _cells_of(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+    return cells_of(layer) if isinstance(layer, keras.layers.RNN) else [layer]
+
+
+def rounding_error(layer: keras.layers.Layer, statistics: Statistics, bits: int) -> float:
+    """Returns the relative error of a layer whose kernel has integers of `bits`."""
+    share = _share_left(layer, statistics)
+    return share * relative_error(_weighted_kernels(layer, statistics), bits, GROUP)
+
+
+@remember_latest
+def _share_left(layer: keras.layers.Layer, statistics: Statistics) -> float:
+    """Returns the share of rounding errors that second moments leave, about that of all bits."""
+    kernels = _weighted_kernels(layer, statistics)
     if all(kernel.moment is None for kernel in kernels):
         return 1.0
-    plain, better = (relative_error(kernels, bits, group, by_moment) for by_moment in (False, True))
+    plain = relative_error(kernels, _SHARE_BITS, GROUP)
+    better = relative_error(kernels, _SHARE_BITS, GROUP, by_moment=True)
     return min(1.0, better / (plain or 1.0))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_small.formats import chains, dense, grouped_rows, recurrent
-from keras_small.formats.candidates import GROUP, Candidate, factor_bytes, input_shape, ranks_to_try
+from keras_small.formats.candidates import Candidate, factor_bytes, input_shape, ranks_to_try
 from keras_small.storage import (
     LowRankDense,
     LowRankEinsumDense,
@@ -68,26 +68,30 @@ def _quantize_factors(
     return chains.quantize_chain(chain, bits, batch)
 
 
+def _matrix_of(layer: keras.layers.Layer) -> np.ndarray:
+    kernel = ops.convert_to_numpy(layer.kernel).astype("float64")
+    if isinstance(layer, keras.layers.EinsumDense):
+        return kernel_matrix(kernel, layer.equation)
+    return kernel
+
+
 def _kernel_candidates(
     layer: keras.layers.Layer, statistics: Statistics, bits: int | None
 ) -> list[Candidate]:
     einsum = isinstance(layer, keras.layers.EinsumDense)
-    kernel = ops.convert_to_numpy(layer.kernel).astype("float64")
-    if einsum:
-        kernel = kernel_matrix(kernel, layer.equation)
-    rows, columns = kernel.shape
-    bias = None if layer.bias is None else ops.convert_to_numpy(layer.bias)
+    rows, columns = _matrix_of(layer).shape
     # The error of integers hardly depends on the rank.
     rounding = 0.0
     quantize = None
     if bits is not None:
-        kernels = dense.kernels_of(layer, dense.moments_of(layer, statistics))
-        rounding = dense.relative_error(kernels, bits, GROUP, by_moment=True)
+        rounding = dense.rounding_error(layer, statistics, bits)
         quantize = functools.partial(_quantize_factors, bits=bits, batch=statistics.inputs)
-    errors = low_rank.low_rank_factors(kernel, moment=statistics.moment)[2]
+    errors = low_rank.low_rank_factors(_matrix_of(layer), moment=statistics.moment)[2]
 
     def make(rank: int) -> keras.layers.Layer:
+        kernel = _matrix_of(layer)
         inner, outer, _ = low_rank.low_rank_factors(kernel, moment=statistics.moment)
+        bias = None if layer.bias is None else ops.convert_to_numpy(layer.bias)
         new = (LowRankEinsumDense if einsum else LowRankDense).like(layer, rank)
         new.build(input_shape(layer))
         # Split each singular value evenly, so that both factors quantize well.

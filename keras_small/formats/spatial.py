@@ -53,5 +53,6 @@ def _factorings(
     if not tried:
         return
     series = factors.spatial_factors(kernel, [rank for (rank,) in tried], moment)
+    errors = factors.OutputErrors(kernel, moment)
     for (rank,), parts in zip(tried, series, strict=True):
-        yield (rank,), parts, factors.kernel_error(kernel, factors.product(*parts), moment)
+        yield (rank,), parts, errors.of(factors.product(*parts))

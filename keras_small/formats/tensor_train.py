@@ -21,7 +21,7 @@ from keras import ops
 from keras_small.asked.progress import tell
 from keras_small.formats import grouped_rows
 from keras_small.formats.candidates import Candidate, factor_bytes
-from keras_small.storage.convolution_factors import kernel_error
+from keras_small.storage.convolution_factors import OutputErrors
 from keras_small.storage.quantized_embeddings import QuantizedTTEmbedding, rounded_core
 from keras_small.storage.sizes import item_size
 from keras_small.survey.calibration import Statistics
@@ -71,11 +71,12 @@ def _kernel_candidates(layer: keras.layers.Dense, statistics: Statistics) -> lis
     if not ranks:
         return []
     (first, second), _ = tensor_train.matrix_to_tt(kernel, *shapes, ranks[-1])
+    errors = OutputErrors(kernel, statistics.moment)
     trains = []
     for rank in ranks:
         cores = [first[..., :rank], second[:rank]]  # those of a singular value decomposition
         approximation = ops.convert_to_numpy(tensor_train.tt_to_matrix(cores))
-        error = kernel_error(kernel, approximation, statistics.moment)
+        error = errors.of(approximation)
         size = factor_bytes(layer, [(1, core.size) for core in cores], None)
         make = functools.partial(TTDense.from_dense, layer, *shapes, rank, name=layer.name)
         flops = int(contraction_plan(*shapes, (rank,)).flops_per_row)

@@ -40,5 +40,6 @@ def _factorings(
     if not tried:
         return
     series = factors.tucker_factors(kernel, tried, moment)
+    errors = factors.OutputErrors(kernel, moment)
     for ranks, parts in zip(tried, series, strict=True):
-        yield ranks, parts, factors.kernel_error(kernel, factors.product(*parts), moment)
+        yield ranks, parts, errors.of(factors.product(*parts))

@@ -11,29 +11,53 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from keras_small.storage.cholesky import invert_factor
 from keras_tnattn.ops import low_rank
 
-# The share of the mean second moment that is added to each in least squares, and in float32.
+# The share of the mean second moment that is added to each in least squares, and if it is float32.
 _RIDGE = 1e-6
-_SINGLE_RIDGE = 1e-4
+_SINGLE_RIDGE = 1e-3
+# Filters on which an error is measured.
+_MEASURED_FILTERS = 128
 
 
-def kernel_error(
-    kernel: np.ndarray, approximation: np.ndarray, moment: np.ndarray | None = None
-) -> float:
-    """Returns the relative error of the outputs of a kernel that approximates another one.
+class OutputErrors:
+    """Relative errors of the outputs of kernels that approximate another one.
+
+    They are measured on some of the filters, if there are more than 128.
 
     Args:
         kernel: `W`, float array `(*k, C, F)`.
-        approximation: `W'`, of the same shape.
-        moment: Second moment of the patches `(P, P)`. Default: the identity.
+        moment: Second moment of the patches `(P, P)`, in whose precision the errors are computed.
+            Default: the identity.
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_small.storage.convolution_factors import OutputErrors
+        >>> kernel = np.ones((3, 2, 4))
+        >>> round(OutputErrors(kernel).of(0.9 * kernel), 6)
+        0.1
     """
-    matrix, difference = (
-        np.reshape(x, (-1, kernel.shape[-1])).astype("float64")
-        for x in (kernel, kernel - approximation)
-    )
-    squares = [np.sum(x * (x if moment is None else moment @ x)) for x in (difference, matrix)]
-    return float(np.sqrt(max(squares[0], 0.0) / (squares[1] or 1.0)))
+
+    def __init__(self, kernel: np.ndarray, moment: np.ndarray | None = None) -> None:
+        filters = kernel.shape[-1]
+        self._chosen = np.linspace(0, filters - 1, min(filters, _MEASURED_FILTERS)).astype(int)
+        self._moment = moment
+        self._matrix = self._columns(kernel)
+        self._squares = self._squares_of(self._matrix)
+
+    def of(self, approximation: np.ndarray) -> float:
+        """Returns the error of `W'`, array `(*k, C, F)`."""
+        squares = self._squares_of(self._matrix - self._columns(approximation))
+        return math.sqrt(squares / (self._squares or 1.0))
+
+    def _columns(self, kernel: np.ndarray) -> np.ndarray:
+        matrix = np.reshape(kernel, (-1, kernel.shape[-1]))[:, self._chosen]
+        return matrix if self._moment is None else matrix.astype(self._moment.dtype, copy=False)
+
+    def _squares_of(self, matrix: np.ndarray) -> float:
+        outputs = matrix if self._moment is None else self._moment @ matrix
+        return max(0.0, float(np.einsum("pf,pf->f", matrix, outputs).sum(dtype="float64")))
 
 
 def channel_factors(
@@ -92,8 +116,7 @@ def tucker_factors(
     inner = np.linalg.qr(left[:, : max(a for a, _ in ranks)])[0]
     fit = _LeastSquares(inner, kernel.reshape(1, taps, channels, filters), moment)
     for a, b in ranks:
-        chosen = (np.arange(taps)[:, None] * inner.shape[1] + np.arange(a)).ravel()
-        core = fit.solution(chosen) @ right[:b].T
+        core = fit.solution(a) @ right[:b].T
         yield inner[:, :a], core.reshape(*sizes, a, b), right[:b]
 
 
@@ -118,12 +141,10 @@ def spatial_factors(
     width = math.prod(other_sizes)
     tensor = kernel.reshape(height, width, channels, filters)
     first = np.linalg.qr(left[:, : max(ranks)])[0].reshape(height, channels, -1)
-    maximum_rank = first.shape[-1]
     fit = _LeastSquares(first, tensor, moment)
     ones = (1,) * len(other_sizes)
-    for rank in (min(rank, maximum_rank) for rank in ranks):
-        chosen = (np.arange(width)[:, None] * maximum_rank + np.arange(rank)).ravel()
-        second = fit.solution(chosen)
+    for rank in (min(rank, first.shape[-1]) for rank in ranks):
+        second = fit.solution(rank)
         yield (
             first[..., :rank].reshape(height, *ones, channels, rank),
             second.reshape(1, *other_sizes, rank, filters),
@@ -152,7 +173,7 @@ def _along_first_axis(
 
 
 class _LeastSquares:
-    """Minimizes `||M^{1/2} (target - basis X)||` for some of the columns of a basis.
+    """Minimizes `||M^{1/2} (target - basis X)||` for the leading columns of a basis.
 
     The basis is the same at each of `w` offsets, `B` of shape `(h, C, r)`, and 0 between them.
 
@@ -163,31 +184,39 @@ class _LeastSquares:
     """
 
     def __init__(self, basis: np.ndarray, target: np.ndarray, moment: np.ndarray | None) -> None:
-        single = moment is not None and moment.dtype == "float32"
-        self._ridge = _SINGLE_RIDGE if single else _RIDGE
-        height, width, channels, filters = target.shape
-        basis = basis.reshape(height, channels, -1)
-        size = width * basis.shape[-1]
+        height, self._width, channels, filters = target.shape
+        dtype = np.dtype("float64") if moment is None else moment.dtype
+        basis = basis.reshape(height, channels, -1).astype(dtype)
+        target = target.astype(dtype)
+        size = basis.shape[-1] * self._width
+        mean = 1.0
+        # The columns of all offsets are next to each other, so that fewer are leading ones.
         if moment is None:
-            gram = np.einsum("hcr,hcs->rs", basis, basis)
-            self._gram = np.kron(np.eye(width), gram)
-            self._products = np.einsum("hcr,hwcf->wrf", basis, target).reshape(size, filters)
-            return
-        dtype = moment.dtype
-        rows = moment.reshape(-1, height, width, channels)
-        # `M B`, `(h w C, v, r)`.
-        weighted = np.einsum("phvc,hcr->pvr", rows, basis.astype(dtype), optimize=True)
-        weighted = weighted.reshape(height, width, channels, size)
-        gram = np.einsum("hcr,hwcs->wrs", basis.astype(dtype), weighted, optimize=True)
-        self._gram = gram.reshape(size, size).astype("float64")
-        products = weighted.reshape(-1, size).T @ target.reshape(-1, filters).astype(dtype)
-        self._products = products.astype("float64")
+            products = np.einsum("hcr,hwcf->rwf", basis, target)
+            gram = np.kron(np.einsum("hcr,hcs->rs", basis, basis), np.eye(self._width))
+        else:
+            mean = np.trace(moment) / len(moment)
+            rows = moment.reshape(-1, height, self._width, channels)
+            # `M B`, `(h w C, r, v)`.
+            weighted = np.einsum("phvc,hcr->prv", rows, basis, optimize=True).reshape(-1, size)
+            products = weighted.T @ target.reshape(-1, filters)
+            weighted = weighted.reshape(height, self._width, channels, size)
+            gram = np.einsum("hcr,hwcs->rws", basis, weighted, optimize=True).reshape(size, size)
+            del weighted
+        gram = gram.astype("float64", copy=False)
+        ridge = _SINGLE_RIDGE if dtype == "float32" else _RIDGE
+        gram[np.diag_indices(size)] += ridge * mean + 1e-30
+        invert_factor(gram)
+        self._factor = gram
+        self._products = products.reshape(size, filters).astype("float64")
 
-    def solution(self, columns: np.ndarray) -> np.ndarray:
-        """Returns `X` for the columns of these indices."""
-        gram = self._gram[np.ix_(columns, columns)]
-        gram = gram + (self._ridge * np.trace(gram) / len(gram) + 1e-30) * np.eye(len(gram))
-        return np.linalg.solve(gram, self._products[columns])
+    def solution(self, columns: int) -> np.ndarray:
+        """Returns `X` for so many leading columns of `B`, `(w, columns, F)`."""
+        size = columns * self._width
+        # Of a leading part of a matrix, the factor is the leading part, too.
+        factor = self._factor[:size, :size]
+        solution = factor.T @ (factor @ self._products[:size])
+        return solution.reshape(columns, self._width, -1).swapaxes(0, 1)
 
 
 def product(*factors: np.ndarray) -> np.ndarray:

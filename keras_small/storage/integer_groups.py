@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
+from keras_small.storage.cholesky import invert_factor
 from keras_small.storage.latest import remember_latest
 from keras_tnattn.checks import check_int
 from keras_tnattn.typing import Tensor
@@ -41,8 +42,6 @@ _SHIFT = 0.1
 _MAXIMUM_SHIFT = 0.3
 # Larger second moments are factored in float32, for which they are damped enough.
 _FACTORED_IN_FLOAT64 = 1024
-# Rows of a triangular matrix that are inverted at once.
-_INVERTED_AT_ONCE = 64
 # Rows that are rounded before the others make up for their errors, by one matrix product.
 _BLOCK_ROWS = 64
 # Numbers of a matrix that are quantized at once.
@@ -104,23 +103,8 @@ def _factored(moment: np.ndarray) -> FactoredMoment:
     damped = moment[np.ix_(backwards, backwards)].astype(dtype, copy=False)
     damped /= scale
     damped[np.diag_indices(len(damped))] += _DAMPING * size / scale + 1e-12
-    lower = np.linalg.cholesky(damped)
-    del damped
-    _invert_lower(lower)
-    return FactoredMoment(weights, order, lower[::-1, ::-1].astype("float32", copy=False))
-
-
-def _invert_lower(matrix: np.ndarray) -> None:
-    """Inverts a lower triangular matrix in place, by halves."""
-    size = len(matrix)
-    if size <= _INVERTED_AT_ONCE:
-        matrix[:] = np.tril(np.linalg.inv(matrix))
-        return
-    half = size // 2
-    first, second, corner = matrix[:half, :half], matrix[half:, half:], matrix[half:, :half]
-    _invert_lower(first)
-    _invert_lower(second)
-    corner[:] = -second @ (corner @ first)
+    invert_factor(damped)
+    return FactoredMoment(weights, order, damped[::-1, ::-1].astype("float32", copy=False))
 
 
 def check_group_bits(bits: int) -> None:

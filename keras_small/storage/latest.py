@@ -6,6 +6,10 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
+# Larger results are not remembered.
+_MAXIMUM_BYTES = 2**25
 # By function the latest arguments and result; of the current thread.
 _results: contextvars.ContextVar[dict | None] = contextvars.ContextVar("results", default=None)
 
@@ -23,7 +27,8 @@ def remembering() -> Iterator[None]:
 def remember_latest(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps a function so that it computes nothing if its arguments are those of the call before.
 
-    This holds within `remembering`. The arguments and the result must not change.
+    This holds within `remembering`, for results of at most 32 MB. The arguments and the result must
+    not change.
     """
 
     @functools.wraps(function)
@@ -34,7 +39,14 @@ def remember_latest(function: Callable[..., Any]) -> Callable[..., Any]:
         known = results.get(function)
         if known is None or not all(a is b for a, b in zip(known[0], args, strict=True)):
             results.pop(function, None)
-            known = results[function] = args, function(*args)
+            known = args, function(*args)
+            if _bytes_of(known[1]) <= _MAXIMUM_BYTES:
+                results[function] = known
         return known[1]
 
     return remembered
+
+
+def _bytes_of(result: Any) -> int:
+    parts = result if isinstance(result, tuple) else (result,)
+    return sum(part.nbytes for part in parts if isinstance(part, np.ndarray))

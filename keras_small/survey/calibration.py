@@ -11,8 +11,8 @@ from keras import ops
 
 from keras_small.asked.batches import DataError, number_of_rows, outputs_of
 from keras_small.asked.progress import with_bar
-from keras_small.storage.latest import remember_latest
 from keras_small.survey.kinds import input_rows, is_table, row_size, rows_read
+from keras_small.survey.moments import SecondMoment
 from keras_small.survey.repeated_calls import Runner
 from keras_small.survey.watching import Call, watch_calls
 
@@ -26,8 +26,6 @@ _MOMENT_ROWS = 4096
 _MOMENT_PRODUCTS = 2**31
 # Maximum entries of the rows that a run returns for one layer.
 _RETURNED_ENTRIES = 2**22
-# Squares of larger numbers are summed in float64.
-_LARGE = 1e15
 
 
 @dataclasses.dataclass
@@ -35,12 +33,8 @@ class Statistics:
     """A summary of the inputs that a layer was called with.
 
     Attributes:
-        rows: Number of input rows that were drawn; only for kernels.
-        fourth_powers: Sum of the fourth powers of the norms of these rows.
-        distinct: Number of different rows among them, counted in each call.
-        moment: Mean of `x x^T` over these rows, `(I, I)`, in float64 where float32 would overflow;
-            for kernels of which `kinds` knows the rows, and for tables that are also called to
-            return logits.
+        second_moment: Of the input rows that were drawn; for kernels of which `kinds` knows the
+            rows, and for tables that are also called to return logits.
         counts: The number of occurrences of each id, int64 `(V,)`; only for embeddings.
         call: The first rows of the first call.
         sensitivity: Relative change of the model's outputs divided by the relative change of this
@@ -56,10 +50,7 @@ class Statistics:
         factors: The factors of a table, once `errors.factors_of` has computed them.
     """
 
-    rows: int = 0
-    fourth_powers: float = 0.0
-    distinct: int = 0
-    moment: np.ndarray | None = None
+    second_moment: SecondMoment | None = None
     counts: np.ndarray | None = None
     call: Call | None = None
     sensitivity: float = 1.0
@@ -68,7 +59,6 @@ class Statistics:
     inputs_read: set[int | None] = dataclasses.field(default_factory=set)
     failure: str = ""
     factors: Any = dataclasses.field(default=None, init=False)
-    _share: float | None = dataclasses.field(default=None, init=False)
 
     @property
     def inputs(self) -> np.ndarray | None:
@@ -76,49 +66,19 @@ class Statistics:
         return None if self.call is None else self.call.inputs
 
     @property
+    def moment(self) -> np.ndarray | None:
+        """The matrix of the second moment."""
+        return None if self.second_moment is None else self.second_moment.matrix()
+
+    @property
     def shrunk_moment(self) -> np.ndarray | None:
-        """The moment, shrunk towards a multiple of the identity, the more the fewer its rows are.
-
-        This is the estimator of Ledoit and Wolf, "A well-conditioned estimator for
-        large-dimensional covariance matrices". Integers rounded for the moment itself of few rows
-        are worse for other rows than the nearest integers.
-        """
-        if self.moment is None or not self.rows:
-            return self.moment
-        if self._share is None:
-            self._share = self._share_of_identity(self.moment)
-        return _shrunk(self.moment, self._share)
-
-    def _share_of_identity(self, moment: np.ndarray) -> float:
-        size = float(np.trace(moment, dtype="float64")) / len(moment)
-        squares = float(np.einsum("ij,ij->i", moment, moment).sum(dtype="float64"))
-        distance = squares - len(moment) * size**2
-        variance = (self.fourth_powers / self.rows - squares) / max(self.distinct - 1, 1)
-        if distance <= 0 or self.distinct < 2:
-            return 1.0
-        return min(max(variance / distance, 0.0), 1.0)
-
-    def share_moment(self, other: "Statistics") -> None:
-        """Takes the moment of a layer with the same inputs, without a copy."""
-        self.rows = other.rows
-        self.fourth_powers = other.fourth_powers
-        self.distinct = other.distinct
-        self.moment = other.moment
-        self._share = other._share
+        """The moment, shrunk towards a multiple of the identity."""
+        return None if self.second_moment is None else self.second_moment.shrunk()
 
     @property
     def takes_model_input(self) -> bool:
         """Whether the ids are, at least in one call, an input of the model itself."""
         return any(position is not None for position in self.inputs_read)
-
-
-@remember_latest
-def _shrunk(moment: np.ndarray, share: float) -> np.ndarray:
-    """Returns a moment with a share of a multiple of the identity."""
-    size = float(np.trace(moment, dtype="float64")) / len(moment)
-    shrunk = moment * moment.dtype.type(1 - share)
-    shrunk[np.diag_indices(len(shrunk))] += share * size
-    return shrunk
 
 
 def returns_logits(layer: keras.layers.Layer, call: Call) -> bool:
@@ -151,6 +111,7 @@ def observe(
         note.failure = failures.get(path, "" if path in calls else "never called on the data")
     watched = {path: layer for path, layer in layers.items() if not statistics[path].failure}
     reader = _Reader(model, watched, batches)
+    moments: dict[str, SecondMoment] = {}
     first: list[list[np.ndarray]] = []
     numbers = 0
     for number in with_bar(range(len(batches)), [1.0] * len(batches)):
@@ -162,18 +123,20 @@ def observe(
             first.append(outputs)
         for (path, *_), keys in reader.groups():
             for key in keys:
-                _add_rows(statistics[path], found["rows"][key])
+                moments.setdefault(path, SecondMoment()).add(found["rows"][key])
         for path, keys in reader.ids.items():
             for key in keys:
                 flat = keras.tree.flatten(batch)
                 _add_ids(statistics[path], found["ids"][key], flat, layers[path].input_dim, path)
-    for (path, *others), _ in reader.groups():
-        note = statistics[path]
-        if note.moment is not None:
-            note.moment /= max(note.rows, 1)
-            _check_moment(note.moment, path)
-        for other in others:
-            statistics[other].share_moment(note)
+    for paths, _ in reader.groups():
+        moment = moments[paths[0]]
+        if not moment.is_finite():
+            raise ValueError(
+                "Expected data for which the inputs of every layer are finite. Received: "
+                f"infinite or NaN inputs of the layer {paths[0]}; look for NaN in the data"
+            )
+        for path in paths:
+            statistics[path].second_moment = moment
     for path, failure in reader.failures.items():
         statistics[path].failure = failure
     for path in reader.ids:
@@ -284,32 +247,6 @@ class _Reader:
         wanted = max(_MOMENT_ROWS, columns, _MOMENT_PRODUCTS // columns**2)
         of_batch = min(math.ceil(wanted / self._batches), max(1, _RETURNED_ENTRIES // columns))
         return input_rows(layer, tensor, math.ceil(of_batch / self._rows))
-
-
-def _add_rows(note: Statistics, rows: np.ndarray) -> None:
-    """Adds rows to a sum of second moments."""
-    squares = np.einsum("ni,ni->n", rows, rows, dtype="float64")
-    large = not squares.size or not squares.max() < _LARGE**2
-    rows = rows.astype("float64" if large else "float32", copy=False)
-    moment = rows.T @ rows
-    if note.moment is None:
-        note.moment = moment
-    elif large and note.moment.dtype != moment.dtype:
-        note.moment = note.moment + moment
-    else:
-        note.moment += moment
-    note.rows += len(rows)
-    note.fourth_powers += float(np.square(squares).sum())
-    sums = rows @ np.sqrt(np.arange(2, 2 + rows.shape[1]))
-    note.distinct += len(np.unique(sums.astype("float32")))
-
-
-def _check_moment(moment: np.ndarray, path: str) -> None:
-    if not np.isfinite(moment).all():
-        raise ValueError(
-            "Expected data for which the inputs of every layer are finite. Received: "
-            f"infinite or NaN inputs of the layer {path}; look for NaN in the data"
-        )
 
 
 def _add_ids(

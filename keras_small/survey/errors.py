@@ -57,8 +57,8 @@ def layer_error(
         return error
     # Of both tables alike, the second one as a kernel that multiplies the inputs of logits.
     kernel, approximation = (ops.convert_to_numpy(x).T for x in (logits, second_table(new)))
-    root = None if statistics.moment is None else low_rank.square_root(statistics.moment)
-    if root is not None:
+    if statistics.second_moment is not None:
+        root = low_rank.square_root(statistics.second_moment.matrix())
         kernel = kernel @ root
         approximation = approximation @ root
     of_logits = table_error(kernel, approximation, np.ones(len(kernel)))
@@ -121,18 +121,17 @@ def row_weights(layer: keras.layers.Embedding, statistics: Statistics) -> np.nda
     counts = statistics.counts.astype("float64")
     if layer.mask_zero:
         counts[0] = 0  # the row of padding is masked
-    shared = statistics.moment is not None and second_table(layer) is None
+    shared = statistics.second_moment is not None and second_table(layer) is None
     everywhere = 1.0 if shared else _UNSEEN_WEIGHT
     return counts + everywhere * counts.mean() + 1e-12
 
 
 def direction_weights(statistics: Statistics) -> np.ndarray | None:
     """Returns the matrix `(D, D)` that multiplies errors of rows before they are squared."""
-    if statistics.moment is not None:  # logits are products of the rows with these inputs
-        size = np.trace(statistics.moment) / len(statistics.moment)
-        return low_rank.square_root(
-            (np.eye(len(statistics.moment)) + statistics.moment / (size or 1.0)) / 2
-        )
+    moment = statistics.moment
+    if moment is not None:  # logits are products of the rows with these inputs
+        size = np.trace(moment) / len(moment)
+        return low_rank.square_root((np.eye(len(moment)) + moment / (size or 1.0)) / 2)
     if statistics.response is None:
         return None
     floor = _MINIMUM_DIRECTION_WEIGHT * np.eye(len(statistics.response))
@@ -225,7 +224,7 @@ class TableErrors:
             self.rows = np.random.default_rng(0).choice(len(weights), _ESTIMATING_ROWS, p=chances)
             self._weights = weights[self.rows] / chances[self.rows]
         self.coordinates = factors.coordinates[self.rows]
-        weighted = statistics.moment is not None or statistics.response is not None
+        weighted = statistics.second_moment is not None or statistics.response is not None
         self._gram = factors.basis @ factors.basis.T if weighted else None
         self._size = self._plain(self.coordinates) or 1.0
 

@@ -15,6 +15,7 @@ from keras_small.planning import plan
 from keras_small.planning.table_costs import measure_tables
 from keras_small.survey.calibration import Statistics
 from keras_small.survey.errors import row_weights, table_error
+from keras_small.survey.moments import SecondMoment
 
 pytest.importorskip("constriction")
 RNG = np.random.default_rng(0)
@@ -30,6 +31,13 @@ def dense_layer(inputs, units):
     return layer
 
 
+def statistics_of(rows, times=1):
+    moment = SecondMoment()
+    for _ in range(times):
+        moment.add(rows)
+    return Statistics(second_moment=moment)
+
+
 def error_by_columns(layer, new, moment):
     """`||C^{1/2} (W - W')|| / ||C^{1/2} W||` in float64."""
     old, near = (to_numpy(x.kernel).astype("float64") for x in (layer, new))
@@ -39,9 +47,10 @@ def error_by_columns(layer, new, moment):
 
 @pytest.mark.parametrize("shape", [(96, 60), (40, 700)])
 def test_candidates_have_the_bytes_and_the_error_of_their_layers(shape):
-    layer, inputs = dense_layer(*shape), INPUTS[:, : shape[0]].astype("float64")
-    moment = inputs.T @ inputs / len(inputs)
-    found = coded.candidates(layer, Statistics(moment=moment), None)
+    layer = dense_layer(*shape)
+    statistics = statistics_of(INPUTS[:, : shape[0]])
+    moment = statistics.shrunk_moment
+    found = coded.candidates(layer, statistics, None)
     assert len(found) > 10
     for candidate in found[::4]:
         new = candidate.finish(layer)
@@ -54,12 +63,11 @@ def test_candidates_have_the_bytes_and_the_error_of_their_layers(shape):
 
 
 def test_a_kernel_takes_fewer_bytes_than_in_groups_of_the_same_error():
-    layer, moment = dense_layer(96, 200), INPUTS.T @ INPUTS / len(INPUTS)
-    statistics = Statistics(moment=moment.astype("float64"))
+    layer, statistics = dense_layer(96, 200), statistics_of(INPUTS, times=20)  # hardly shrunk
     found = sorted(coded.candidates(layer, statistics, None), key=lambda c: c.error)
     for bits, most in ((4, 0.93), (3, 0.89), (2, 0.76)):
         new = dense.quantize(layer, bits, 32, statistics)
-        error = error_by_columns(layer, new, statistics.moment)
+        error = error_by_columns(layer, new, statistics.shrunk_moment)
         size = sum(len(arrays.encode(to_numpy(weight))[1]) for weight in new.packed_weights)
         by_error = np.log([c.error for c in found]), [c.bytes - 4 * 200 for c in found]
         assert np.interp(np.log(error), *by_error) < most * size

@@ -26,13 +26,13 @@ def output_error(approximation):
     return relative_error(outputs, expected)
 
 
-def test_kernel_error_is_that_of_the_outputs():
+def test_an_error_is_that_of_the_outputs():
     approximation = KERNEL + 0.1 * np.random.default_rng(1).normal(size=KERNEL.shape)
-    assert factors.kernel_error(KERNEL, approximation, MOMENT) == pytest.approx(
+    assert factors.OutputErrors(KERNEL, MOMENT).of(approximation) == pytest.approx(
         output_error(approximation)
     )
     plain = pytest.approx(relative_error(approximation, KERNEL))
-    assert factors.kernel_error(KERNEL, approximation) == plain
+    assert factors.OutputErrors(KERNEL).of(approximation) == plain
 
 
 @pytest.mark.parametrize("moment", [None, MOMENT])
@@ -109,7 +109,7 @@ def test_one_axis_and_three():
     kernel = RNG.normal(size=(3, 4, 6))
     first, second, errors = factors.channel_factors(kernel)
     approximation = factors.product(first[..., :2], second[:2])
-    assert factors.kernel_error(kernel, approximation) == pytest.approx(errors[2])
+    assert factors.OutputErrors(kernel).of(approximation) == pytest.approx(errors[2])
     kernel = RNG.normal(size=(2, 3, 2, 4, 6))
     first, second = next(factors.spatial_factors(kernel, [8]))
     assert first.shape == (2, 1, 1, 4, 8)

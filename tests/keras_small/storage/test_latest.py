@@ -5,6 +5,7 @@ import weakref
 
 import numpy as np
 
+from keras_small.storage import latest
 from keras_small.storage.latest import remember_latest, remembering
 
 
@@ -42,3 +43,15 @@ def test_nothing_is_kept_afterwards():
         assert kept() is not None
     gc.collect()
     assert kept() is None
+
+
+def test_large_results_are_not_kept(monkeypatch):
+    monkeypatch.setattr(latest, "_MAXIMUM_BYTES", 800)
+
+    @latest.remember_latest
+    def zeros(size):
+        return np.zeros(size), "zeros"
+
+    with remembering():
+        assert zeros(100) is zeros(100)
+        assert zeros(101) is not zeros(101)

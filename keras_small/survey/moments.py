@@ -1,0 +1,85 @@
+"""Second moments of the rows that kernels multiply, in half the memory of a matrix."""
+
+import numpy as np
+
+from keras_small.storage.latest import remember_latest
+
+# Squares of larger numbers are summed in float64.
+_LARGE = 1e15
+# Columns of the triangle that are summed at once.
+_COLUMNS_AT_ONCE = 256
+
+
+class SecondMoment:
+    """The mean of `x x^T` over rows `x` of `I` numbers, of which the lower triangle is kept.
+
+    Attributes:
+        rows: Number of rows.
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._blocks: list[np.ndarray] = []
+        # Of the squared norms of the rows.
+        self._fourth_powers = 0.0
+        # Different rows, counted in each call.
+        self._distinct = 0
+
+    def add(self, rows: np.ndarray) -> None:
+        """Adds rows, float array `(n, I)`."""
+        squares = np.einsum("ni,ni->n", rows, rows, dtype="float64")
+        large = not squares.size or not squares.max() < _LARGE**2
+        rows = rows.astype("float64" if large else "float32", copy=False)
+        columns = rows.shape[1]
+        stops = range(_COLUMNS_AT_ONCE, columns + _COLUMNS_AT_ONCE, _COLUMNS_AT_ONCE)
+        parts = [rows[:, stop - _COLUMNS_AT_ONCE : stop].T @ rows[:, :stop] for stop in stops]
+        if not self._blocks:
+            self._blocks = parts
+        elif large:
+            self._blocks = [block + part for block, part in zip(self._blocks, parts, strict=True)]
+        else:
+            for block, part in zip(self._blocks, parts, strict=True):
+                block += part
+        self.rows += len(rows)
+        self._fourth_powers += float(np.square(squares).sum())
+        sums = rows @ np.sqrt(np.arange(2, 2 + columns))
+        self._distinct += len(np.unique(sums.astype("float32")))
+
+    def is_finite(self) -> bool:
+        return all(np.isfinite(block).all() for block in self._blocks)
+
+    @remember_latest
+    def matrix(self) -> np.ndarray:
+        """Returns the moment, `(I, I)`, in float64 where float32 would overflow."""
+        columns = sum(map(len, self._blocks))
+        matrix = np.empty((columns, columns), self._blocks[0].dtype)
+        for number, block in enumerate(self._blocks):
+            start = number * _COLUMNS_AT_ONCE
+            stop = start + len(block)
+            matrix[start:stop, :stop] = block
+            matrix[:stop, start:stop] = block.T
+        matrix /= max(self.rows, 1)
+        return matrix
+
+    @remember_latest
+    def shrunk(self) -> np.ndarray:
+        """Returns the moment, shrunk towards a multiple of the identity.
+
+        It is the more, the fewer its rows are: by the estimator of Ledoit and Wolf, "A
+        well-conditioned estimator for large-dimensional covariance matrices". Integers rounded for
+        the moment itself of few rows are worse for other rows than the nearest integers.
+        """
+        matrix = self.matrix()
+        size = float(np.trace(matrix, dtype="float64")) / len(matrix)
+        share = self._share_of_identity(matrix, size)
+        shrunk = matrix * matrix.dtype.type(1 - share)
+        shrunk[np.diag_indices(len(shrunk))] += share * size
+        return shrunk
+
+    def _share_of_identity(self, matrix: np.ndarray, size: float) -> float:
+        squares = float(np.einsum("ij,ij->i", matrix, matrix).sum(dtype="float64"))
+        distance = squares - len(matrix) * size**2
+        variance = (self._fourth_powers / self.rows - squares) / max(self._distinct - 1, 1)
+        if distance <= 0 or self._distinct < 2:
+            return 1.0
+        return min(max(variance / distance, 0.0), 1.0)
