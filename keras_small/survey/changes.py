@@ -6,7 +6,6 @@ count, less their mean.
 
 import contextlib
 import functools
-import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -75,6 +74,9 @@ class Noise(_Changes):
     ) -> None:
         super().__init__(model, layers, in_logs)
         self._batch = batch
+        # A number that is known when a run is compiled would be folded into constants as large as
+        # the outputs of the layers.
+        self._seeds = keras.random.SeedGenerator(0)
         self._run = Runner(model, self._outputs)
 
     @functools.cached_property
@@ -104,12 +106,11 @@ class Noise(_Changes):
 
     def _outputs(self, inputs: Any) -> list[Tensor]:
         batch, shares = inputs
-        calls = itertools.count()
 
         def noisy(path: str, tensor: Tensor) -> Tensor:
             x = ops.cast(tensor, "float32")
             size = ops.sqrt(ops.mean(ops.square(x)))
-            noise = keras.random.normal(ops.shape(x), seed=next(calls))
+            noise = keras.random.normal(ops.shape(x), seed=self._seeds)
             return ops.cast(x + shares[path] * size * noise, tensor.dtype)
 
         return self._outputs_with(noisy, batch)

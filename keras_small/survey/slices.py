@@ -16,7 +16,7 @@ from keras_small.survey.repeated_calls import COMPILED_RUNS
 from keras_small.survey.watching import Call, watch_calls
 
 # Maximum bytes of the outputs of all layers in one run.
-_MAXIMUM_BYTES = 2**27
+_MAXIMUM_BYTES = 2**25
 # A compiled run frees outputs once they are read: MobileNetV2 takes a sixth of the memory.
 _COMPILED_FACTOR = 4
 # More rows do not make a run faster.
