@@ -52,7 +52,7 @@ def describe_cost(survey: Survey, factored: bool, bits: int | None) -> str:
     run = None
     batches = 0
     if survey.data is not None:
-        run = functools.partial(survey.comparison.outputs_of_original, survey.data.batches[0])
+        run = functools.partial(survey.comparison.run_original, survey.data.batches[0])
         batches = len(survey.data.batches)
     seconds = readable(expected_seconds(layers, factored, run, batches, bits))
     size = readable_size(sum(map(byte_count, layers.values())))

@@ -1,6 +1,7 @@
 """Compares small models with the original one."""
 
 import functools
+import hashlib
 import math
 import reprlib
 from collections.abc import Callable, Iterable
@@ -19,6 +20,8 @@ from keras_small.survey.repeated_calls import Runner
 # Higher is better.
 Metric = Callable[[keras.Model], float]
 _SAME_IDS = Renumbering()
+# Maximum entries of the original's outputs that are kept.
+_KEPT_OUTPUTS = 2**22
 
 
 class Comparison:
@@ -44,12 +47,25 @@ class Comparison:
         self.data = data
         self.metric_before = self.metric_of(original.model)
         self._runner = functools.partial(Runner, runs=0 if data is None else len(data.batches))
-        self._outputs = self._runner(original.model)
+        self._run_original = self._runner(original.model)
+        self._known: dict[bytes, list[np.ndarray]] = {}
+        self._known_entries = 0
         self._latest: tuple[keras.Model, Runner] | None = None
 
-    def outputs_of_original(self, batch: Any) -> list[np.ndarray]:
+    def run_original(self, batch: Any) -> list[np.ndarray]:
         """Returns the flattened outputs of the original for a batch."""
-        return self._outputs(batch)
+        return self._run_original(batch)
+
+    def _outputs_of_original(self, batch: Any) -> list[np.ndarray]:
+        """Returns these outputs again for a batch that was seen before, if they are small."""
+        digest = _digest(batch)
+        outputs = self._known.get(digest)
+        if outputs is None:
+            outputs = self._run_original(batch)
+            self._known_entries += sum(array.size for array in outputs)
+            if self._known_entries <= _KEPT_OUTPUTS:
+                self._known[digest] = outputs
+        return outputs
 
     def without_metric(self) -> "Comparison":
         """Returns a comparison of the outputs alone."""
@@ -118,7 +134,7 @@ class Comparison:
         rows = 0
         for batch in batches:
             rows += number_of_rows(batch)
-            pairs = zip(self._outputs(batch), outputs(renumbering(batch)), strict=True)
+            pairs = zip(self._outputs_of_original(batch), outputs(renumbering(batch)), strict=True)
             for expected, actual in pairs:
                 if expected.dtype.kind in "OSU":
                     continue
@@ -132,3 +148,12 @@ class Comparison:
         if not np.isfinite(error):
             return float("inf"), rows
         return float(np.sqrt(error / (size or 1.0))), rows
+
+
+def _digest(batch: Any) -> bytes:
+    digest = hashlib.blake2b()
+    for array in map(np.asarray, keras.tree.flatten(batch)):
+        digest.update(f"{array.shape} {array.dtype}".encode())
+        has_texts = array.dtype.hasobject
+        digest.update(repr(array.tolist()).encode() if has_texts else array.tobytes())
+    return digest.digest()

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_small.survey import comparing
 from keras_small.survey.comparing import Comparison
 from keras_small.survey.inventory import Inventory
 
@@ -47,3 +48,23 @@ def test_entries_that_are_not_finite_in_one_are_an_infinite_error(expected, actu
     original, small = ROWS.copy(), ROWS.copy()
     original[1, 0], small[1, 0] = expected, actual
     assert error_of(original, small) == (float("inf"), 2)
+
+
+@pytest.mark.parametrize(("kept", "runs"), [(100, 2), (3, 3)])
+def test_small_outputs_of_the_original_are_kept(kept, runs, monkeypatch):
+    monkeypatch.setattr(comparing, "_KEPT_OUTPUTS", kept)
+    comparison = Comparison(Inventory.of(model_of(ROWS)), None, None)
+    seen = []
+    run = comparison._run_original
+    comparison._run_original = lambda batch: seen.append(batch) or run(batch)
+    for numbers in ([0], [1], [1]):
+        ids = np.array(numbers, "int32")
+        assert comparison.error_of(model_of(ROWS), [ids]) == (0.0, 1)
+    assert len(seen) == runs
+
+
+def test_batches_are_told_apart():
+    arrays = [np.arange(4, dtype="int32"), np.arange(4), np.zeros(4), np.zeros((2, 2))]
+    arrays += [np.array([text], object) for text in ("a", "b")]
+    assert len({comparing._digest(array) for array in arrays}) == len(arrays)
+    assert comparing._digest(np.zeros((4, 4))[::2]) == comparing._digest(np.zeros((2, 4)))
