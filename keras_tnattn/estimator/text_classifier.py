@@ -46,8 +46,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
     that were held out. It takes a few seconds for a few thousand texts.
 
     Args:
-        attention: A name in `keras_tnattn.models.ATTENTIONS`, such as `"tsa"`, or an attention
-            layer, of which `fit` makes a copy. Default: none, an average of the words.
+        attention: A name in `keras_tnattn.models.attentions.ATTENTIONS`, such as `"tsa"`, or an
+            attention layer, of which `fit` makes a copy. Default: none, an average of the words.
         class_weight: `"balanced"`, so that rare classes count as much as frequent ones. Default:
             all texts count alike.
         split: `"words"` (default), or `"characters"` for languages written without spaces.
