@@ -61,8 +61,8 @@ test: $(INSTALLED)
 	done; exit $$failed
 
 # The tests that depend most on the backend. `KERAS_BACKEND=jax make test` runs all tests on JAX.
-CORE := ops layers models search keras_small/storage keras_small/compressing \
-	training/test_without_tensorflow.py
+ROOMS := storage asked formats planning goals reports compressing
+CORE := ops layers models search $(ROOMS:%=keras_small/%) training/test_without_tensorflow.py
 test-core: $(INSTALLED)
 	$(RUN) -m pytest -n 2 --dist worksteal $(wildcard $(CORE:%=tests/%))
 

@@ -62,21 +62,21 @@ def compress(
         model: A built functional, sequential or subclassed model. It is not changed.
         goal: A `Smaller`, `Within`, `Keeping` or `Promise`; a number means `Smaller(number)`.
             Default: nothing is asked for, so that layers only become integers if `bits` are given,
-            and otherwise the report shows errors against sizes.
+            and otherwise stay; `report.plot` then draws the errors of all sizes of each layer.
         data: Inputs of the model: an array, or a list, tuple or dict with an array for each input;
             or an iterable of such batches, for instance a `tf.data.Dataset`, a `PyDataset` or a
             generator, but not a list. A tuple `(inputs, labels)`, as for `fit`, can stand for the
             inputs; labels are not used. Or a `Data` with these inputs. Default: no data.
-        bits: The minimum bits of a weight: 8, 4, 3 or 2 for integers of `bits` and more, 32 for
-            floats alone. Integers are in groups with a scale and a zero each
-            (`keras_small.storage.integer_groups`; tables in factors or blocks by row,
-            `QuantizedLowRankEmbedding` and `QuantizedTTEmbedding` in 4 or 8 bits). With `data`, the
-            roundings of the weights of a unit make up for each other (GPTQ). With `Smaller`, each
-            layer has the number of bits on which the bytes are best spent, 32 included, and other
-            formats are only tried if integers of `bits` alone miss the factor. Without a goal, all
-            layers that become smaller have integers. `TTDense` layers stay in floats. Default:
-            integers of 8, 4 or 2 bits, and, if those of 4 miss the factor, formats with factors of
-            8 or 4 bits; without a goal the report alone.
+        bits: The minimum bits of a weight: 8, 4, 3 or 2 for integers of `bits` and more, among
+            them 6, which is no minimum; 32 for floats alone. Integers are in groups with a scale
+            and a zero each (`keras_small.storage.integer_groups`; tables in factors or blocks by
+            row, `QuantizedLowRankEmbedding` and `QuantizedTTEmbedding` in 4 or 8 bits). With
+            `data`, the roundings of the weights of a unit make up for each other (GPTQ). With
+            `Smaller`, each layer has the number of bits on which the bytes are best spent, 32
+            included, and other formats are only tried if integers of `bits` alone miss the factor.
+            Without a goal, all layers that become smaller have integers. `TTDense` layers stay in
+            floats. Default: integers of 8, 6, 4, 3 or 2 bits, and, if those of 4 miss the factor,
+            formats with factors of 8 or 4 bits; without a goal the report alone.
         formats: The formats that are tried: `"low_rank"` (a kernel or a table as a product of two
             thin matrices; of a convolution, one with fewer filters and one of size 1),
             `"tensor_train"` (dense layers and embeddings), `"adaptive"` (embeddings in blocks of
@@ -116,6 +116,8 @@ def compress(
         >>> result.report.ratio >= 3
         True
     """
+    if verbose not in (0, 1):
+        raise ValueError(f"Expected 0 (silent) or 1. Received: verbose={verbose!r}")
     goal = as_goal(goal)
     data = as_data(data)
     options = Options(

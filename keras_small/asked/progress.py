@@ -52,8 +52,10 @@ def with_bar(entries: Iterable[Entry], costs: Iterable[float]) -> Iterator[Entry
     for entry, cost in pairs:
         yield entry
         done += cost
-        if _verbose.get() and time.monotonic() - start > _SECONDS_WITHOUT_BAR:
-            bar.update(round(100 * done / total))
+        percent = round(100 * done / total)
+        # Of nothing done there is no remaining time.
+        if percent and _verbose.get() and time.monotonic() - start > _SECONDS_WITHOUT_BAR:
+            bar.update(percent)
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from keras_small.asked.batches import (
     iterate,
     number_of_batches,
     number_of_inputs,
+    numbers_of,
 )
 from keras_small.asked.progress import tell
 from keras_small.asked.renumbering import Renumbering
@@ -212,7 +213,12 @@ def _losses(how: Healing, targets: Any) -> Any:
         return how.loss or ("kl_divergence" if are_probabilities(target) else "mse")
 
     if not how.outputs:
-        return loss_of(targets)
+        if len(numbers_of(targets)) == len(keras.tree.flatten(targets)):
+            return loss_of(targets)
+        # Of outputs that are texts there is no loss.
+        return keras.tree.map_structure(
+            lambda target: loss_of(target) if numbers_of(target) else None, targets
+        )
     count = len(targets) - len(how.outputs)
     losses = [loss_of(target) for target in targets[:count]]
     return losses + [_relative_error for _ in how.outputs]

@@ -12,7 +12,12 @@ from keras import ops
 from keras_small.formats import dense
 from keras_small.formats.candidates import GROUP, Candidate, factor_bytes
 from keras_small.storage.latest import remember_latest
-from keras_small.storage.layer_chain import LayerChain, chain_of, reason_against_factors
+from keras_small.storage.layer_chain import (
+    LayerChain,
+    chain_of,
+    reason_against_factors,
+    strides_of_parts,
+)
 from keras_small.storage.quantized import quantized_layer
 from keras_small.survey.calibration import Statistics
 from keras_small.survey.kinds import input_rows
@@ -132,23 +137,11 @@ def _flops(layer: keras.layers.Layer, shapes: Sequence[tuple[int, ...]]) -> int:
     """
     total = 0
     positions = 1
-    for part, shape in zip(reversed(chain_parts(layer, shapes)), reversed(shapes), strict=True):
+    strides = strides_of_parts(layer, shapes)
+    for own, shape in zip(reversed(strides), reversed(shapes), strict=True):
         total += 2 * math.prod(shape) * positions
-        positions *= math.prod(part)
+        positions *= math.prod(own)
     return total
-
-
-def chain_parts(
-    layer: keras.layers.Layer, shapes: Sequence[tuple[int, ...]]
-) -> list[tuple[int, ...]]:
-    """Returns the strides of each part of the chain that `chain_of` makes."""
-    rank = len(layer.strides)
-    sizes = [shape[:-2] if len(shape) > 2 else (1,) * rank for shape in shapes]
-    strides = [[1] * rank for _ in shapes]
-    for axis, stride in enumerate(layer.strides):
-        long = [number for number, size in enumerate(sizes) if size[axis] > 1]
-        strides[long[0] if long else 0][axis] = stride
-    return [tuple(own) for own in strides]
 
 
 def quantize_chain(layer: LayerChain, bits: int, batch: np.ndarray | None) -> LayerChain:

@@ -20,11 +20,13 @@ class Keeping(Goal):
 
     Args:
         metric: A function such that `metric(model)` is a float, higher is better.
-        max_drop: The maximum decrease of the metric.
+        max_drop: The maximum decrease of the metric, in the metric's units: 0.005 is half a point
+            of an accuracy in [0, 1].
         factor: The maximum factor to try. Default: that of the smallest candidates.
 
     Raises:
-        ValueError: If the metric is no function, or a number is too small.
+        ValueError: If the metric is no function, a number is too small, or `max_drop` is at least 1
+            for a metric in (0, 1].
 
     Example:
         >>> import keras, numpy as np
@@ -63,12 +65,26 @@ class Keeping(Goal):
     def choose(self, search: Search) -> Chosen:
         comparison = search.builder.comparison
         before = cast(float, comparison.metric_before)
+        if 0 < before <= 1 <= self.max_drop:
+            raise ValueError(
+                "Expected a max_drop below the metric, in the metric's units. Received: "
+                f"max_drop={self.max_drop}, and a metric of {before:.6g}. Of points in percent "
+                f"pass the hundredth part, {self.max_drop / 100:g}"
+            )
 
-        def accepts(factor: float, choice: Choice) -> bool:
+        def accepts(choice: Choice) -> bool:
             small = search.builder.draft(choice).small.model
             after = cast(float, comparison.metric_of(small))
-            tell("%.3g times smaller: metric %.6g instead of %.6g", factor, after, before)
-            return after >= before - self.max_drop
+            is_kept = after >= before - self.max_drop
+            tell(
+                "tried a model %.3g times smaller: its metric of %.6g is %s max_drop of the "
+                "original's %.6g",
+                search.factor(choice),
+                after,
+                "within" if is_kept else "not within",
+                before,
+            )
+            return is_kept
 
         choice = search.smallest_accepted(accepts, self.factor)
         return Chosen(choice, self.why_kept(search.plan.options))

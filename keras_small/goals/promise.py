@@ -103,7 +103,9 @@ class Promise(Goal):
         for name, value in (given | {"confidence": self.confidence}).items():
             check_number(name, value)
             if not 0 < value < 1:
-                raise ValueError(f"Expected a share in (0, 1). Received: {name}={value}")
+                raise ValueError(
+                    f"Expected a share in (0, 1). Received: {name}={value}{_way_out(value)}"
+                )
         if self.change is not None and self.max_change is None:
             raise ValueError(f"Expected change with max_change. Received: change={self.change}")
         if self.change is not None and not callable(self.change):
@@ -167,7 +169,7 @@ class Promise(Goal):
             smaller = builder.finished(choice)
             new_count = rows.count(_predictor(smaller))
             factor = search.factor(choice)
-            tell("%.3g times smaller: %s", factor, new_count)
+            tell("tried a model %.3g times smaller: %s", factor, new_count)
             if new_count.bound > self.limit:
                 refused = f"The next model, {factor:.3g} times smaller, was refused: {new_count}."
                 notes.append(refused)
@@ -198,9 +200,10 @@ class Promise(Goal):
         """
         tried: list[tuple[int, float, Choice]] = []
 
-        def accepts(factor: float, choice: Choice) -> bool:
+        def accepts(choice: Choice) -> bool:
             total = total_of(choice)
-            tell("%.3g times smaller: %s", factor, self.counted.describe(total, rows))
+            described = self.counted.describe(total, rows)
+            tell("tried a model %.3g times smaller: %s", search.factor(choice), described)
             tried.append((search.plan.size(choice), total, choice))
             return self.counted.count(total, rows, self.confidence).bound <= self.limit
 
@@ -250,6 +253,11 @@ class PromisedRows:
     def bounded(self, total: float) -> FlipCount | MeanChange:
         """Returns a sum of changes of the rows that are held back, with its bound."""
         return self.goal.counted.count(total, self.held_back.rows, self.goal.confidence)
+
+
+def _way_out(value: float) -> str:
+    """Says what was probably meant by a share that is too large, as the end of an error."""
+    return f". Of percent pass the hundredth part, {value / 100:g}" if 1 <= value < 100 else ""
 
 
 def _check_rows(goal: Promise, rows: int) -> None:

@@ -74,12 +74,12 @@ class Search:
         return min((choice for choice in choices if choice is not None), key=error, default=None)
 
     def smallest_accepted(
-        self, accepts: Callable[[float, Choice], bool], largest_factor: float | None = None
+        self, accepts: Callable[[Choice], bool], largest_factor: float | None = None
     ) -> Choice:
         """Returns the smallest choice that is accepted, by bisection of the factor.
 
         Args:
-            accepts: Function of a factor and its choice.
+            accepts: Function of a choice.
             largest_factor: The largest factor to try. Default: that of the smallest choice.
         """
         largest = self.factor(self.smallest())
@@ -90,8 +90,8 @@ class Search:
             factor = refused if step == 0 else math.sqrt(accepted * refused)
             choice = self.share_out(factor)
             if choice is None:
-                tell("%.3g times smaller: not possible", factor)
-            if choice is not None and accepts(factor, choice):
+                tell("no model %.3g times smaller is possible", factor)
+            if choice is not None and accepts(choice):
                 accepted = factor
                 best = choice
                 if step == 0:

@@ -17,12 +17,12 @@ class Within(Goal):
         tolerance: The maximum relative error of the outputs of each layer, before its activation,
             as estimated before the layers are built. The report has the measured errors: those of
             tensor trains are smaller, because these are fitted, and those of integers can be a
-            little larger.
+            little larger. Below 1: outputs of 0 have the error 1.
         metric: A function such that `metric(model)` is a float, higher is better. The report has
             its values before and after. Default: none.
 
     Raises:
-        ValueError: If the tolerance is negative or no number, or the metric is no function.
+        ValueError: If the tolerance is no number in [0, 1), or the metric is no function.
 
     Example:
         >>> import keras
@@ -38,9 +38,16 @@ class Within(Goal):
 
     def __post_init__(self) -> None:
         check_number("tolerance", self.tolerance)
-        if not 0 <= self.tolerance < math.inf:
+        if not 0 <= self.tolerance < 1:
+            way_out = ""
+            if 1 < self.tolerance < math.inf:
+                way_out = (
+                    f". For a model that is {self.tolerance:g} times smaller, pass "
+                    f"Smaller({self.tolerance:g})"
+                )
             raise ValueError(
-                f"Expected a tolerance of at least 0. Received: tolerance={self.tolerance}"
+                "Expected a relative error in [0, 1), such as 0.01. "
+                f"Received: tolerance={self.tolerance}{way_out}"
             )
         check_metric(self.metric)
 

@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import os
+from collections.abc import Sequence
 from typing import IO, Any
 
 from keras_small.goals.counting import KeptPromise
@@ -73,6 +74,8 @@ _HEADER = [
     "output error",
     "FLOPs per row",
 ]
+# Maximum layers that a line about a reason names.
+_NAMES_OF_A_REASON = 4
 _NOT_IN_CSV = ("curve", "chosen")
 _COLUMNS = [
     field.name for field in dataclasses.fields(LayerReport) if field.name not in _NOT_IN_CSV
@@ -126,7 +129,8 @@ class Report:
         return self.bytes_before / max(self.bytes_after, 1)
 
     def __str__(self) -> str:
-        parts = [_table([_HEADER, *map(_cells, self.layers)]), self._summary()]
+        parts = [_table([_HEADER, *map(_cells, self.layers)]), *_reasons(self.layers)]
+        parts.append(self._summary())
         parts += map(str, self.files)
         if self.promise is not None:
             parts.append(str(self.promise))
@@ -187,7 +191,7 @@ class Report:
 def _cells(row: LayerReport) -> list[str]:
     """Returns the row of a layer in the table of a report."""
     stored = row.format if row.bits == 32 else f"{row.format} {row.bits} bits"
-    error = f"{row.error:.4f}" if row.format != "kept" else row.reason or "0"
+    error = f"{row.error:.4f}" if row.format != "kept" else "0"
     return [
         row.path,
         row.kind,
@@ -198,6 +202,22 @@ def _cells(row: LayerReport) -> list[str]:
         error,
         _change(row.flops_before, row.flops_after),
     ]
+
+
+def _reasons(rows: Sequence[LayerReport]) -> list[str]:
+    """Returns a line for each reason, with the layers that did not change for it."""
+    paths: dict[str, list[str]] = {}
+    for row in rows:
+        if row.reason:
+            paths.setdefault(row.reason, []).append(row.path)
+    return [f"kept, {reason}: {_some(names)}" for reason, names in paths.items()]
+
+
+def _some(names: Sequence[str]) -> str:
+    """Returns names in a list that ends with the number of those that it leaves out."""
+    left_out = len(names) - _NAMES_OF_A_REASON
+    more = f" and {left_out} more" if left_out > 0 else ""
+    return ", ".join(names[:_NAMES_OF_A_REASON]) + more
 
 
 def _table(lines: list[list[str]]) -> str:

@@ -127,8 +127,7 @@ def chain_of(layer: keras.layers.Layer, kernels: Sequence[np.ndarray]) -> LayerC
     reason = reason_against_factors(layer)
     if reason is not None:
         raise ValueError(f"Expected a convolution to factor. Received: {layer.name}, {reason}")
-    rank = len(layer.kernel_size)
-    kernels = [k.reshape((1,) * (rank + 2 - k.ndim) + k.shape) for k in kernels]
+    kernels = [k.reshape(_sizes(layer, k.shape) + k.shape[-2:]) for k in kernels]
     places = _places(layer, [kernel.shape[:-2] for kernel in kernels])
     parts = []
     for number, kernel in enumerate(kernels):
@@ -158,6 +157,22 @@ def chain_of(layer: keras.layers.Layer, kernels: Sequence[np.ndarray]) -> LayerC
     if layer.use_bias:
         parts[-1].bias.assign(ops.convert_to_numpy(layer.bias))
     return new
+
+
+def strides_of_parts(
+    layer: keras.layers.Layer, shapes: Sequence[tuple[int, ...]]
+) -> list[tuple[int, ...]]:
+    """Returns the strides of each part of a chain of kernels of these shapes, as in `chain_of`."""
+    places = _places(layer, [_sizes(layer, shape) for shape in shapes])
+    return [
+        _where([place == number for place in places], layer.strides)
+        for number in range(len(shapes))
+    ]
+
+
+def _sizes(layer: keras.layers.Layer, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the sizes of a kernel along the axes; matrices have sizes of 1."""
+    return shape[:-2] or (1,) * len(layer.kernel_size)
 
 
 def _places(layer: keras.layers.Layer, sizes: Sequence[tuple[int, ...]]) -> list[int]:

@@ -9,8 +9,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_small.asked.batches import DataError, number_of_rows, outputs_of
+from keras_small.asked.batches import number_of_rows, numbers_of, outputs_of
 from keras_small.asked.progress import with_bar
+from keras_small.survey.ids import check_ids, returns_logits
 from keras_small.survey.kinds import input_rows, is_table, row_size, rows_read
 from keras_small.survey.moments import SecondMoment
 from keras_small.survey.repeated_calls import Runner
@@ -24,7 +25,7 @@ _KEPT_INPUTS = 2**23
 # columns; and as many as take no more products than a moment of this size.
 _MOMENT_ROWS = 4096
 _MOMENT_PRODUCTS = 2**31
-# Maximum entries of the rows that a run returns for one layer.
+# Maximum entries of the rows that a run returns for one layer, beside one row of each sample.
 _RETURNED_ENTRIES = 2**22
 
 
@@ -81,11 +82,6 @@ class Statistics:
         return any(position is not None for position in self.inputs_read)
 
 
-def returns_logits(layer: keras.layers.Layer, call: Call) -> bool:
-    """Whether a call of a table returns logits and looks no rows up."""
-    return is_table(layer) and bool(call.kwargs.get("reverse", (*call.args, False)[1]))
-
-
 def observe(
     model: keras.layers.Layer,
     layers: Mapping[str, keras.layers.Layer],
@@ -104,7 +100,7 @@ def observe(
     """
     statistics = {path: Statistics() for path in layers}
     if not layers:
-        return {}, [outputs_of(model, batches[0])]
+        return {}, [numbers_of(outputs_of(model, batches[0]))]
     calls, failures = _first_calls(model, layers, batches[0] if example is None else example)
     for path, note in statistics.items():
         note.call = calls.get(path)
@@ -238,22 +234,36 @@ class _Reader:
         if failures and self._run.is_compiling:
             raise ValueError("Expected sizes that are known where a run is compiled")
         self.failures |= failures
-        return {"outputs": keras.tree.flatten(outputs), "rows": rows, "ids": ids}
+        return {"outputs": numbers_of(outputs), "rows": rows, "ids": ids}
 
     def _rows_of(self, layer: keras.layers.Layer, tensor: Any, reverse: bool) -> Any:
-        if reverse:
-            return ops.reshape(tensor, (-1, tensor.shape[-1]))
-        columns = row_size(layer)
+        """Returns rows of one call: about as many for each sample, and at least one."""
+        columns = int(tensor.shape[-1]) if reverse else row_size(layer)
         wanted = max(_MOMENT_ROWS, columns, _MOMENT_PRODUCTS // columns**2)
         of_batch = min(math.ceil(wanted / self._batches), max(1, _RETURNED_ENTRIES // columns))
-        return input_rows(layer, tensor, math.ceil(of_batch / self._rows))
+        positions = math.ceil(of_batch / self._rows)
+        if reverse:
+            rows = ops.reshape(tensor, (-1, columns))
+        else:
+            rows = input_rows(layer, tensor, positions)
+        return _some(rows, positions * self._rows)
+
+
+def _some(rows: Any, maximum: int) -> Any:
+    """Returns rows, or some drawn at random; those of a reshaped input may be samples at once."""
+    if rows.shape[0] is None:
+        raise ValueError("Expected sizes that are known")
+    if rows.shape[0] <= maximum:
+        return rows
+    drawn = np.random.default_rng(0).choice(rows.shape[0], maximum, replace=False)
+    return ops.take(rows, drawn, axis=0)
 
 
 def _add_ids(
     note: Statistics, ids: np.ndarray, flat_inputs: Sequence[Any], num_rows: int, path: str
 ) -> None:
     """Counts ids, and notes whether they are an input of the model."""
-    _check_ids(ids, num_rows, path)
+    check_ids(ids, num_rows, path)
     same = (i for i, x in enumerate(flat_inputs) if np.array_equal(x, ids))
     note.inputs_read.add(next(same, None))
     counts = np.bincount(ids.astype("int64").ravel(), minlength=num_rows)
@@ -266,13 +276,5 @@ def _count_all(note: Statistics, all_inputs: Any, num_rows: int, path: str) -> N
         return
     arrays = keras.tree.flatten(all_inputs)
     ids = np.concatenate([np.ravel(arrays[i]) for i in note.inputs_read if i is not None])
-    _check_ids(ids, num_rows, path)
+    check_ids(ids, num_rows, path)
     note.counts = np.bincount(ids.astype("int64"), minlength=num_rows)
-
-
-def _check_ids(ids: np.ndarray, num_rows: int, path: str) -> None:
-    if ids.size and not 0 <= ids.min() <= ids.max() < num_rows:
-        raise DataError(
-            f"Expected ids from 0 to {num_rows - 1} for {path}. "
-            f"Received: ids from {ids.min()} to {ids.max()}"
-        )

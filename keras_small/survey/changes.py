@@ -14,6 +14,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_small.asked.batches import numbers_of
 from keras_small.survey.kinds import has_kernel, is_table
 from keras_small.survey.on_backends import gradients
 from keras_small.survey.repeated_calls import Runner
@@ -53,7 +54,7 @@ class _Changes:
         """Returns the outputs that count, with the outputs of each layer changed."""
         with before_activations(self._layers, change):
             outputs = self._model(batch, training=False)
-        pairs = zip(keras.tree.flatten(outputs), self._in_logs, strict=True)
+        pairs = zip(numbers_of(outputs), self._in_logs, strict=True)
         return [_comparable_tensor(x, in_log) for x, in_log in pairs]
 
 

@@ -9,7 +9,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_small.asked.batches import numbers_of
 from keras_small.survey.graph_names import rename_for_graphs
+from keras_small.survey.ids import naming_wrong_ids
 from keras_small.survey.on_backends import compiled
 
 # Runs on inputs of the same shapes before compiling, which takes as long as a few runs, pays.
@@ -48,8 +50,8 @@ class Runner:
         self.is_compiling = False
 
     def __call__(self, inputs: Any) -> list[np.ndarray]:
-        """Returns the flattened outputs for some inputs."""
-        return keras.tree.flatten(self.nested(inputs))
+        """Returns the flattened outputs for some inputs, as far as they are numbers."""
+        return numbers_of(self.nested(inputs))
 
     def nested(self, inputs: Any) -> Any:
         """Returns the outputs for some inputs in the structure in which they were returned."""
@@ -67,7 +69,7 @@ class Runner:
             finally:
                 self.is_compiling = False
         with keras.StatelessScope():
-            outputs = self._call(inputs)
+            outputs = naming_wrong_ids(self._model, lambda: self._call(inputs))
         return keras.tree.map_structure(ops.convert_to_numpy, outputs)
 
     def _named_for_graphs(self, inputs: Any) -> Any:

@@ -11,6 +11,7 @@ import keras
 
 from keras_small.asked.batches import data_errors, outputs_of
 from keras_small.asked.data import CalibrationData
+from keras_small.survey.ids import naming_wrong_ids
 from keras_small.survey.inventory import Inventory
 from keras_small.survey.repeated_calls import COMPILED_RUNS
 from keras_small.survey.watching import Call, watch_calls
@@ -51,7 +52,7 @@ def rows_at_once(inventory: Inventory, row: Any) -> int:
     if fixed is not None:
         return fixed
     with data_errors():
-        bytes_of_row = _bytes_of_outputs(inventory, row)
+        bytes_of_row = naming_wrong_ids(inventory.model, lambda: _bytes_of_outputs(inventory, row))
     return max(1, min(_MAXIMUM_ROWS, _MAXIMUM_BYTES // max(bytes_of_row, 1)))
 
 

@@ -1,7 +1,7 @@
 """Checks the texts and labels that somebody gives to an estimator."""
 
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,16 +54,44 @@ def labels_of(labels: Iterable[Any], number: int) -> np.ndarray:
                 f"Expected one label for each text. Received: labels[{place}]="
                 f"{reprlib.repr(label)}, a {type(label).__name__}"
             )
-        if label is None or label != label:
+        if _is_missing(label):
             raise ValueError(
                 f"Expected a label for each text. Received: labels[{place}]={label}. Leave out "
                 "texts without one"
             )
-    array = np.asarray(labels)
+    _check_one_type(listed)
+    array = np.asarray(listed if shape is None else labels)
     check_classification_targets(array)
-    if len(set(listed)) < 2:
+    different = len(set(listed))
+    if different < 2:
         raise ValueError(
             "Expected at least two classes to tell apart. Received: one class, "
-            f"{array[0]!r}, for all of {number} texts"
+            f"{array.tolist()[0]!r}, for all of {number} texts"
+        )
+    if different == number:
+        raise ValueError(
+            "Expected a label of two texts or more. Received: as many different labels as texts, "
+            f"{number}"
         )
     return array
+
+
+def _is_missing(label: Any) -> bool:
+    """Whether a label is `None`, NaN, or another that is not equal to itself, as that of pandas."""
+    if label is None:
+        return True
+    try:
+        return bool(label != label)
+    except TypeError:
+        return True
+
+
+def _check_one_type(labels: Sequence[Any]) -> None:
+    """Refuses texts among numbers, which NumPy would make texts."""
+    is_text = isinstance(labels[0], str)
+    for place, label in enumerate(labels):
+        if isinstance(label, str) != is_text:
+            raise ValueError(
+                "Expected labels of one type. Received: "
+                f"labels[0]={reprlib.repr(labels[0])} and labels[{place}]={reprlib.repr(label)}"
+            )

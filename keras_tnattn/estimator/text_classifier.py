@@ -3,8 +3,10 @@
 import contextlib
 import dataclasses
 import functools
+import io
 import json
 import numbers
+import os
 import random
 import tempfile
 import zipfile
@@ -28,6 +30,7 @@ from keras_tnattn.estimator.parts import Part, ids_of, prepare
 from keras_tnattn.estimator.settings import Settings, default_options
 from keras_tnattn.models.attentions import find_attention
 from keras_tnattn.text.words import SPLITS, WordVectorizer
+from keras_tnattn_runtime.folders import partial_folder
 
 _MODEL, _REST = "model.keras", "classifier.json"
 _LARGEST_SEED = 2**31 - 1
@@ -43,8 +46,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
     that were held out. It takes a few seconds for a few thousand texts.
 
     Args:
-        attention: A name in `keras_tnattn.models.ATTENTIONS`, such as `"tsa"`, or an attention
-            layer, of which `fit` makes a copy. Default: none, an average of the words.
+        attention: A name in `keras_tnattn.models.attentions.ATTENTIONS`, such as `"tsa"`, or an
+            attention layer, of which `fit` makes a copy. Default: none, an average of the words.
         class_weight: `"balanced"`, so that rare classes count as much as frequent ones. Default:
             all texts count alike.
         split: `"words"` (default), or `"characters"` for languages written without spaces.
@@ -99,15 +102,17 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
 
         Args:
             texts: `N` strings, some of which may be empty.
-            labels: `N` labels, strings, ints or booleans of at least two classes.
+            labels: `N` labels, strings, ints or booleans of at least two classes. There are no
+                weights of texts; one that is repeated counts more.
 
         Returns:
             The classifier itself. If the training is interrupted, it is not fitted.
 
         Raises:
             TypeError: For texts that are no strings.
-            ValueError: For an argument of the constructor out of range, texts without any word, as
-                many labels as there are not texts, or labels that are lists, missing or all equal.
+            ValueError: For an argument of the constructor out of range, texts without any word,
+                more or fewer labels than texts, or labels that are lists, missing, of several
+                types, all equal or all different.
         """
         self._forget()
         settings = self._settings()
@@ -146,19 +151,23 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         return self.model_
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, overwrite: bool = False) -> None:
         """Writes the fitted classifier to one file, which `load` reads.
 
         The file is a ZIP archive of the model as a `.keras` file and of a JSON file with the rest.
-        A file of this name is replaced.
+        It is written completely or not at all.
 
         Args:
-            path: The file.
+            path: The file, with any ending.
+            overwrite: Whether to replace a file that exists. Defaults to `False`.
 
         Raises:
+            FileExistsError: If the file exists, without `overwrite`.
+            FileNotFoundError: If the folder does not exist.
             NotFittedError: Before `fit`.
         """
         check_is_fitted(self)
+        target = _checked_target(Path(path), overwrite)
         # A copy, which has no state of an optimizer.
         model = keras.models.clone_model(self.model_)
         model.set_weights(self.model_.get_weights())
@@ -172,12 +181,13 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
                 "kept": self.kept_ and dataclasses.asdict(self.kept_),
             }
         )
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder, _MODEL)
-            model.save(file)
-            with zipfile.ZipFile(path, "w") as archive:
+        content = io.BytesIO()
+        keras.saving.save_model(model, content, zipped=False)
+        with partial_folder(target) as folder:
+            with zipfile.ZipFile(folder / target.name, "w") as archive:
                 archive.writestr(_REST, rest)
-                archive.write(file, _MODEL)
+                archive.writestr(_MODEL, content.getvalue())
+            os.replace(folder / target.name, target)
 
     @classmethod
     def load(cls, path: str | Path) -> "TextClassifier":
@@ -194,7 +204,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
             >>> from keras_tnattn import TextClassifier
             >>> classifier = TextClassifier(epochs=1).fit(["yes yes", "no no"] * 9, [1, 0] * 9)
             >>> with tempfile.NamedTemporaryFile() as file:
-            ...     classifier.save(file.name)
+            ...     classifier.save(file.name, overwrite=True)
             ...     loaded = TextClassifier.load(file.name)
             >>> loaded.predict(["yes"]).tolist()
             [1]
@@ -230,9 +240,15 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
         if self.split not in SPLITS:
             raise ValueError(f"Expected one of {tuple(SPLITS)}. Received: split={self.split!r}")
         if self.class_weight not in (None, "balanced"):
+            way_out = ""
+            if isinstance(self.class_weight, dict):
+                way_out = ". Repeat the texts of a class that should count more"
             raise ValueError(
                 f"Expected None or 'balanced'. Received: class_weight={self.class_weight!r}"
+                f"{way_out}"
             )
+        if self.verbose not in (0, 1, 2):
+            raise ValueError(f"Expected 0, 1 or 2. Received: verbose={self.verbose!r}")
         attention = "none" if self.attention is None else self.attention
         options = {}
         if isinstance(attention, str):
@@ -365,9 +381,10 @@ class Training:
 
 
 def _seed(random_state: int | np.random.RandomState | None) -> int:
+    generator = check_random_state(random_state)
     if isinstance(random_state, numbers.Integral):
         return int(random_state)
-    return int(check_random_state(random_state).randint(_LARGEST_SEED))
+    return int(generator.randint(_LARGEST_SEED))
 
 
 @contextlib.contextmanager
@@ -386,6 +403,23 @@ def _portable(parameters: dict[str, Any]) -> dict[str, Any]:
     portable = dict(parameters)
     if isinstance(portable["attention"], keras.layers.Layer):
         portable["attention"] = keras.saving.serialize_keras_object(portable["attention"])
-    if not isinstance(portable["random_state"], int):
+    if not isinstance(portable["random_state"], numbers.Integral):
         portable["random_state"] = None  # the state of a generator is that of another process
-    return portable
+    # Those of NumPy come from a search over an array.
+    return {
+        name: value.item() if isinstance(value, np.generic) else value
+        for name, value in portable.items()
+    }
+
+
+def _checked_target(path: Path, overwrite: bool) -> Path:
+    """Returns where to write a file: of a link the file to which it points."""
+    if path.is_dir() or (os.path.lexists(path) and not overwrite):
+        way_out = "" if path.is_dir() else ". Pass overwrite=True to replace it"
+        raise FileExistsError(f"Expected a new file. Received: path={path}, which exists{way_out}")
+    target = path.resolve() if path.is_symlink() else path
+    if not target.parent.is_dir():
+        raise FileNotFoundError(
+            f"Expected a folder that exists. Received: path={path}, without {target.parent}"
+        )
+    return target

@@ -8,6 +8,8 @@ import keras
 import numpy as np
 import pytest
 
+from keras_tnattn.models.attentions import ATTENTIONS
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 # Pages whose examples go on from a trained model, here a small one. Those that load an export of a
@@ -124,3 +126,14 @@ def test_contributing_names_each_place_that_depends_on_the_backend():
     ]
     assert len(asking) > 3
     assert [p for p in asking if p.name not in places and f"{p.parent.name}/`" not in places] == []
+
+
+def test_the_guide_of_the_estimator_lists_all_attentions():
+    text = (DOCS / "guides/text_classifier.md").read_text(encoding="utf-8")
+    table = text.split("| `attention` | layer |")[1].split("\n\n")[0]
+    listed = re.findall(r'`"(\w+)"`', table)
+    assert sorted(listed) == sorted(ATTENTIONS)
+    for row in table.strip().splitlines()[1:-1]:
+        names, layers = (re.findall(r'`"?([\w.]+)"?`', cell) for cell in row.strip("|").split("|"))
+        made = [type(ATTENTIONS[name].make(2, 16)).__name__ for name in names]
+        assert [layer.rpartition(".")[2] for layer in layers] == made

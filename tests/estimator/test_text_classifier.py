@@ -119,6 +119,39 @@ def test_a_layer_is_saved_with_the_classifier(tmp_path):
     )
 
 
+def test_numbers_of_numpy_are_saved(tmp_path):
+    arguments = {"epochs": np.int64(1), "random_state": np.int32(7), "verbose": np.int64(0)}
+    small(**arguments).fit(TEXTS, LABELS).save(tmp_path / "small.zip")
+    loaded = TextClassifier.load(tmp_path / "small.zip")
+    assert {name: loaded.get_params()[name] for name in arguments} == arguments
+
+
+def test_a_file_is_replaced_only_if_asked_for(fitted, tmp_path, monkeypatch):
+    path = tmp_path / "small.zip"
+    path.write_text("before")
+    with pytest.raises(FileExistsError, match=r"small\.zip, which exists. Pass overwrite=True"):
+        fitted.save(path)
+    with pytest.raises(FileExistsError, match=r"which exists$"):
+        fitted.save(tmp_path, overwrite=True)
+    with pytest.raises(FileNotFoundError, match="a folder that exists"):
+        fitted.save(tmp_path / "none" / "small.zip")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("zipfile.ZipFile.writestr", full)
+        with pytest.raises(OSError, match="No space left"):
+            fitted.save(path, overwrite=True)
+    assert path.read_text() == "before"
+    link = tmp_path / "link.zip"
+    link.symlink_to(path)
+    fitted.save(str(link), overwrite=True)
+    assert link.is_symlink()
+    assert TextClassifier.load(path).predict(["a pear"]).tolist() == ["fruit"]
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["link.zip", "small.zip"]
+
+
 def test_another_file_is_refused(tmp_path):
     (tmp_path / "other.zip").write_text("something else")
     with pytest.raises(ValueError, match=r"a file that TextClassifier\.save wrote"):
@@ -135,12 +168,35 @@ def test_scikit_learn_searches_and_validates_it():
     assert clone(search.best_estimator_).get_params() == search.best_estimator_.get_params()
 
 
+class Unknown:
+    """A missing value whose comparisons have no truth, as that of pandas."""
+
+    def __ne__(self, other):
+        return self
+
+    def __bool__(self):
+        raise TypeError("boolean value is ambiguous")
+
+    def __repr__(self):
+        return "unknown"
+
+
+def test_texts_and_labels_may_be_read_once():
+    classifier = small().fit(iter(TEXTS), iter(LABELS))
+    assert classifier.predict(iter(TEXTS[:2])).tolist() == LABELS[:2]
+
+
 @pytest.mark.parametrize(
     ("texts", "labels", "error", "said"),
     [
         ([], [], ValueError, "at least one text"),
         (["", "?!"] * 5, [0, 1] * 5, ValueError, "at least one word"),
-        (TEXTS, ["x"] * 80, ValueError, "two classes.*one class, .*'x'.*80 texts"),
+        (TEXTS, ["x"] * 80, ValueError, "two classes.*one class, 'x', for all of 80 texts"),
+        (TEXTS, np.array(["x"] * 80), ValueError, "one class, 'x', for"),
+        (TEXTS[:9], list(range(9)), ValueError, "of two texts.*different labels as texts, 9"),
+        (TEXTS, ["a", 1] * 40, ValueError, r"of one type.*labels\[0\]='a' and labels\[1\]=1$"),
+        (TEXTS, [True, "a"] * 40, ValueError, r"labels\[0\]=True and labels\[1\]='a'$"),
+        (TEXTS, ["a", Unknown()] * 40, ValueError, r"labels\[1\]=unknown. Leave out"),
         (TEXTS, LABELS[:-1], ValueError, "as many labels as texts.*80 texts, 79 labels"),
         (TEXTS, [["a"], ["b"]] * 40, ValueError, r"labels\[0\]=\['a'\], a list"),
         (TEXTS, [["a"], ["b", "c"]] * 40, ValueError, r"labels\[0\]=\['a'\], a list"),
@@ -165,7 +221,10 @@ def test_what_it_cannot_learn_from(texts, labels, error, said):
     [
         ({"attention": "self"}, ValueError, "attention='self'"),
         ({"attention": 3}, TypeError, "attention=3"),
-        ({"class_weight": "equal"}, ValueError, "class_weight='equal'"),
+        ({"class_weight": "equal"}, ValueError, "class_weight='equal'$"),
+        ({"class_weight": {"tool": 2}}, ValueError, "class_weight={'tool': 2}. Repeat the texts"),
+        ({"verbose": "x"}, ValueError, "0, 1 or 2. Received: verbose='x'"),
+        ({"random_state": -1}, ValueError, "Seed must be between 0"),
         ({"split": "lines"}, ValueError, "split='lines'"),
         ({"vocabulary_size": 2}, ValueError, "vocabulary_size=2"),
         ({"epochs": 0}, ValueError, "epochs=0"),
@@ -182,7 +241,7 @@ def test_what_needs_a_fit_says_so(fitted, tmp_path):
         lambda classifier: classifier.predict(TEXTS),
         lambda classifier: classifier.predict_proba(TEXTS),
         lambda classifier: classifier.model,
-        lambda classifier: classifier.save(tmp_path / "small.zip"),
+        lambda classifier: classifier.save(tmp_path / "small.zip", overwrite=True),
     ]
     for call in calls:
         call(fitted)

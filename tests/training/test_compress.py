@@ -221,6 +221,7 @@ def test_a_file_needs_no_run(tmp_path, capsys):
         ([file, "--max-drop", "0.1"], "--max-drop needs"),
         ([file, "--target", "2", "--data", str(tmp_path / "none.npy")], "a file of inputs"),
         ([file, "--max-drop", "5"], "max_drop=5"),
+        ([file, "--tolerance", "8"], "tolerance=8"),
         ([file, "--coded", "--bits", "8"], "coded=True, bits=8"),
         ([file, "--max-flips", "0.1"], "--max-flips needs --data"),
         ([file, "--max-flips", "0.1", "--bits", "8", "--target", "2"], "target=2.0"),

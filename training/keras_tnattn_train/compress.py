@@ -87,10 +87,11 @@ class CompressOptions(Options):
     tolerance: float | None = option(
         None,
         MODEL,
-        "maximum relative error of each layer (of its outputs with data, else of its weights); not "
-        "with --target or --max-drop",
+        "maximum relative error of each layer (of its outputs with data, else of its weights), "
+        "below 1; not with --target or --max-drop",
         metavar="E",
         ge=0,
+        lt=1,
     )
     max_flips: float | None = option(
         None,

@@ -6,6 +6,7 @@ import pytest
 from compressing import compress
 
 from keras_small import Data, Within
+from keras_small.asked.batches import DataError
 from keras_small.asked.data import CalibrationData
 from keras_small.survey import calibration
 
@@ -72,10 +73,10 @@ def test_nan_that_reaches_a_layer_is_reported(value):
 
 def test_errors_of_the_data_are_one_sentence():
     def watch(path, call, outputs):
-        raise calibration.DataError("Expected ids from 0 to 5. Received: 6")
+        raise DataError("Expected ids from 0 to 5. Received: 6")
 
     layer = keras.layers.Dense(3)
-    wanted = pytest.raises(calibration.DataError, match=r"^Expected ids from 0 to 5\. Received: 6$")
+    wanted = pytest.raises(DataError, match=r"^Expected ids from 0 to 5\. Received: 6$")
     with wanted, calibration.watch_calls({"dense": layer}, watch):
         layer(np.ones((2, 4), "float32"))
     assert layer(np.ones((2, 4), "float32")).shape == (2, 3)
@@ -97,3 +98,79 @@ def test_equal_rows_of_a_call_count_once():
     assert seen(rows, rows) == (60, 60)
     # Entries in another order are another row.
     assert seen(np.stack([rows[0], rows[0, ::-1]])) == (2, 2)
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Flat(keras.layers.Layer):
+    """Makes one sample of each position, whose number is known only if `known`."""
+
+    def __init__(self, known=True, **kwargs):
+        super().__init__(**kwargs)
+        self.known = known
+        self.dense = keras.layers.Dense(4, name="dense")
+
+    def build(self, input_shape):
+        self.dense.build((None, 8))
+
+    def call(self, inputs):
+        rows = keras.ops.reshape(inputs, (-1, 8))
+        if not self.known and not isinstance(inputs, keras.KerasTensor):
+            (places,) = keras.ops.nonzero(keras.ops.max(rows, axis=-1) > -1e9)
+            rows = keras.ops.take(rows, places, axis=0)
+        outputs = self.dense(rows)
+        return keras.ops.reshape(outputs, (-1, 20, 4))
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], 20, 4)
+
+
+@pytest.mark.parametrize("layer", [keras.layers.Dense(4), Flat(), Flat(known=False)])
+def test_few_rows_are_returned_for_each_sample_however_they_are_shaped(layer, monkeypatch):
+    monkeypatch.setattr(calibration, "_RETURNED_ENTRIES", 800)
+    inputs = keras.Input((20, 8))
+    model = keras.Model(inputs, layer(inputs))
+    dense = getattr(layer, "dense", layer)
+    batches = [RNG.normal(size=(30, 20, 8)).astype("float32") for _ in range(10)]
+    statistics, _ = calibration.observe(model, {"dense": dense}, batches)
+    note = statistics["dense"]
+    # 100 rows of 8 entries: 4 positions of each of 30 samples.
+    assert (note.failure, note.second_moment.rows) == ("", 10 * 4 * 30)
+    rows = np.concatenate(batches).reshape(-1, 8)
+    np.testing.assert_allclose(note.moment, rows.T @ rows / len(rows), atol=0.15)
+
+
+def test_few_rows_of_logits_are_returned(monkeypatch):
+    monkeypatch.setattr(calibration, "_RETURNED_ENTRIES", 800)
+    table = keras.layers.ReversibleEmbedding(50, 8, name="table")
+    ids = keras.Input((20,), dtype="int32")
+    model = keras.Model(ids, table(table(ids), reverse=True))
+    batch = RNG.integers(0, 50, (30, 20)).astype("int32")
+    note = calibration.observe(model, {"table": table}, [batch])[0]["table"]
+    assert note.second_moment.rows == 4 * 30
+    assert note.counts.sum() == 600
+
+
+class Batches:
+    """An iterable of batches that is as long as it says."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows) // 32
+
+    def __iter__(self):
+        return (self.rows[start : start + 32] for start in range(0, len(self.rows), 32))
+
+
+@pytest.mark.parametrize("row", [0, 700, 1900])
+def test_ids_that_a_table_lacks_are_named_wherever_they_are(row):
+    if keras.backend.backend() == "jax" and row == 1900:
+        pytest.skip("JAX looks up another row")
+    parts = [keras.layers.Embedding(50, 16, name="words"), keras.layers.Flatten()]
+    model = keras.Sequential([keras.Input((6,), dtype="int32"), *parts, keras.layers.Dense(3)])
+    ids = RNG.integers(1, 50, (1920, 6)).astype("int32")
+    ids[row, 2] = 50
+    with pytest.raises(ValueError, match=r"ids from 0 to 49 for words. Received: .* to 50$"):
+        compress(model, 2.0, data=Batches(ids), verbose=0)
+    assert "call" not in vars(model.layers[0])

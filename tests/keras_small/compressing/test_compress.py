@@ -14,7 +14,7 @@ from conformance import assert_same_arrays, relative_error, saved_and_loaded, to
 from import_path import run_python
 from slow_cases import slow_but
 
-from keras_small import Data, Keeping, Smaller, Within, logits_divergence, storage
+from keras_small import Data, Keeping, Promise, Smaller, Within, logits_divergence, storage
 from keras_small.runtimes.file_costs import FileCosts
 from keras_small.survey.copying import copy_of
 from keras_small.survey.inventory import Inventory, children, places
@@ -253,9 +253,13 @@ def test_max_drop_is_the_budget(caplog):
     assert result.report.metric_before == 0
     assert -0.05 <= result.report.metric_after <= 0
     assert result.report.ratio > 1.2
-    steps = [m for m in caplog.messages if "times smaller: metric -" in m]
+    steps = [m for m in caplog.messages if m.startswith("tried a model ")]
     assert len(steps) == 7
-    assert all(m.endswith(" instead of -0") for m in steps)
+    assert all(m.endswith("within max_drop of the original's -0") for m in steps)
+    # The factor is the one that was reached, as in the report.
+    kept = [float(m.split()[3]) for m in steps if " not within " not in m]
+    assert max(kept) == pytest.approx(result.report.ratio, rel=5e-3)
+    assert all(float(m.split()[3]) > max(kept) for m in steps if " not within " in m)
     tighter = compress(model, Keeping(metric, 0.005), data=IDS)
     assert tighter.report.ratio < result.report.ratio
 
@@ -581,7 +585,7 @@ def test_a_failed_healing_changes_nothing():
 
 
 def test_ids_out_of_range_do_not_fit_the_model():
-    with pytest.raises(ValueError, match="The data do not fit the model"):
+    with pytest.raises(ValueError, match=r"to 299 for embedding.* ids from 10\d\d to 12\d\d"):
         compress(sequential(300), 2.0, data=IDS + 1000)
     many = np.tile(IDS, (100, 1))
     many[1] = 300  # in a row that is not among those that the model is run on
@@ -592,7 +596,8 @@ def test_ids_out_of_range_do_not_fit_the_model():
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, {"large": "no smaller model was asked for, for instance by a factor"}),
+        ({}, {"large": "no smaller model was asked for"}),
+        ({"goal": 1}, {"large": "no smaller model was asked for"}),
         ({"goal": 1.5}, {"up": "no format makes it smaller without bits", "small": None}),
         ({"goal": 1.5, "bits": 8}, {"small": "the factor is reached without it"}),
         (
@@ -731,7 +736,14 @@ def test_bad_input_is_a_clear_error(options, match):
         (Smaller, {"factor": float("inf")}, "factor=inf"),
         (Smaller, {"factor": 2, "metric": 3}, "metric=3"),
         (Within, {"tolerance": [0.1]}, r"tolerance=\[0.1\]"),
-        (Within, {"tolerance": -1}, "tolerance=-1"),
+        (Smaller, {"factor": 0.01}, r"pass Within\(0.01\)"),
+        (Within, {"tolerance": -1}, "tolerance=-1$"),
+        (Within, {"tolerance": 1}, r"relative error in \[0, 1\).*tolerance=1$"),
+        (Within, {"tolerance": 8}, r"tolerance=8.*pass Smaller\(8\)"),
+        (Within, {"tolerance": float("nan")}, "tolerance=nan$"),
+        (Promise, {"max_flips": 5}, "max_flips=5.*hundredth part, 0.05$"),
+        (Promise, {"max_flips": 0.1, "confidence": 95}, "confidence=95.*hundredth part, 0.95$"),
+        (Promise, {"max_change": 0}, "max_change=0$"),
         (Within, {"tolerance": 0.1, "metric": 3}, "metric=3"),
         (Keeping, {"metric": None, "max_drop": 0.1}, "max_drop=0.1, metric=None"),
         (Keeping, {"metric": 3, "max_drop": 0.1}, "metric=3"),
@@ -746,6 +758,31 @@ def test_bad_input_is_a_clear_error(options, match):
 def test_goals_and_data_check_their_arguments(kind, arguments, match):
     with pytest.raises(ValueError, match=match):
         kind(**arguments)
+
+
+def test_a_drop_in_points_of_percent_is_refused():
+    with pytest.raises(ValueError, match=r"max_drop=2, and a metric of 0.9.*hundredth part, 0.02"):
+        compress(sequential(), Keeping(lambda _: 0.9, max_drop=2), data=IDS, verbose=0)
+    # A metric in percent may drop by more than 1.
+    result = compress(sequential(), Keeping(lambda _: 90.0, max_drop=2), data=IDS, verbose=0)
+    assert result.report.ratio > 2
+
+
+@pytest.mark.parametrize("verbose", ["x", "auto", 2, None])
+def test_verbose_is_0_or_1(verbose):
+    with pytest.raises(ValueError, match=f"0 .silent. or 1.*verbose={verbose!r}"):
+        compress(sequential(), 2.0, data=IDS, verbose=verbose)
+
+
+@pytest.mark.parametrize("goal", [None, 1])
+def test_without_a_goal_the_report_says_how_small_the_model_could_be(goal):
+    report = compress(sequential(), goal, data=IDS, verbose=0).report
+    assert report.ratio == 1
+    smallest = sum(min(size for size, *_ in row.curve) for row in report.layers if row.curve)
+    others = sum(row.bytes_before for row in report.layers if not row.curve)
+    factor = report.bytes_before / (smallest + others)
+    assert 'report.plot("curves.png") draws' in report.notes[-1]
+    assert report.notes[-1].endswith(f"the model is {factor:.3g} times smaller.")
 
 
 def test_models_that_do_not_fit_are_refused():

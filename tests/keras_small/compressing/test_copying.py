@@ -271,3 +271,53 @@ def test_a_layer_that_two_attributes_hold_is_found_in_the_copy():
     copy = Pair(keras.layers.Dense(2), keras.layers.Dense(2))
     assert Inventory.of(Pair(shared, shared)).of_copy(copy).shared == {"first", "second"}
     assert Inventory.of(Pair(keras.layers.Dense(2), shared)).of_copy(copy).shared == set()
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Doubled(keras.layers.Layer):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.dense = keras.layers.Dense(32)
+
+    def build(self, input_shape):
+        self.dense.build(input_shape)
+
+    def call(self, inputs):
+        return 2 * self.dense(inputs)
+
+
+def test_a_layer_that_is_the_function_of_a_lambda_comes_along(tmp_path):
+    parts = [keras.layers.Dense(32), keras.layers.Lambda(Doubled(), name="mine")]
+    model = keras.Sequential([keras.Input((32,)), *parts])
+    result = compress(model, 3.0, data=ROWS, verbose=0)
+    formats = {row.path: row.format for row in result.report.layers}
+    assert formats["mine/function/dense"] != "kept"
+    assert result.report.error == pytest.approx(error_of(model, result.model, ROWS), rel=1e-3)
+    assert 0 < result.report.error < 0.2
+    saved_and_loaded(result.model, ROWS, tmp_path)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="string outputs")
+@pytest.mark.parametrize("structure", [lambda p, n: [n, p], lambda p, n: {"p": p, "n": n}])
+def test_outputs_that_are_texts_are_left_out(structure, tmp_path):
+    inputs = keras.Input((32,))
+    hidden = keras.layers.Dense(64, "relu")(inputs)
+    probabilities = keras.layers.Dense(3, "softmax")(hidden)
+    names = keras.layers.StringLookup(vocabulary=["a", "b", "c"], num_oov_indices=0, invert=True)
+    classes = names(keras.ops.argmax(probabilities, axis=-1))
+    both = keras.Model(inputs, structure(probabilities, classes))
+    result = compress(both, 3.0, data=ROWS, verbose=0)
+    alone = compress(keras.Model(inputs, probabilities), 3.0, data=ROWS, verbose=0)
+    assert result.report.layers == alone.report.layers
+    assert result.report.error == pytest.approx(alone.report.error, rel=1e-5)
+    assert result.heal(ROWS, epochs=1, learning_rate=1e-4) is not None
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="string outputs")
+def test_texts_alone_are_outputs_too():
+    names = keras.layers.StringLookup(vocabulary=["a", "b", "c"], num_oov_indices=0, invert=True)
+    inputs = keras.Input((32,))
+    hidden = keras.layers.Dense(64)(inputs)
+    classes = names(keras.ops.argmax(keras.layers.Dense(3)(hidden), axis=-1))
+    report = compress(keras.Model(inputs, classes), 3.0, data=ROWS, verbose=0).report
+    assert (report.ratio > 3, report.error) == (True, 0)

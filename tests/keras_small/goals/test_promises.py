@@ -231,12 +231,14 @@ def test_candidates_are_ordered_from_the_safest():
     counts = {8: 60, 2.8: 9, 1.7: 4, 2.2: 5, 2.5: 4, 2.7: 12, 2.6: 7}
 
     def smallest_accepted(accepts):
-        accepted = {factor for factor in counts if accepts(factor, factor)}
+        accepted = {factor for factor in counts if accepts(factor)}
         # By Clopper and Pearson's bound: 5 of 500 are within 2.5 %, and so are 6.
         assert accepted == {1.7, 2.2, 2.5}
 
     plan = SimpleNamespace(size=lambda factor: 1 / factor)
-    search = SimpleNamespace(plan=plan, smallest_accepted=smallest_accepted)
+    search = SimpleNamespace(
+        plan=plan, factor=lambda factor: factor, smallest_accepted=smallest_accepted
+    )
     found = Promise(max_flips=0.025).choices_by_change(search, counts.get, 500)
     assert found == [1.7, 2.5, 2.6, 2.8]
 
