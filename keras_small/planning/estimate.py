@@ -26,7 +26,7 @@ _ROUNDING_COST = 2
 _FACTORING_COST = 40
 # Of a convolution of `P` numbers in a patch, `P^3`: bounds of the errors of its factors, and the
 # least squares of some.
-_PATCHES_COST = 6
+_PATCHES_COST = 3
 # Of a table of `V` rows of `D` features in blocks of `B` rows, `V B D`: rows that move.
 _MOVES_COST = 4
 # `V D`: neighbors and singular vectors for all widths.
@@ -39,11 +39,11 @@ _MODEL_COST = 2**36
 # The same for each layer: an eighth of a second, for roundings of a sample of each width.
 _LAYER_COST = 2**32
 # Runs of the model on all batches: the inputs of the layers, there and back for the gradients, the
-# moments of outputs, two comparisons and a report.
-_PASSES = 10
+# moments of outputs, two comparisons and a report. Runs of integers take longer.
+_PASSES = 15
 # Functions of the model that are compiled; JAX also compiles what runs step by step.
-_PROGRAMS = 6
-_PROGRAMS_OF_JAX = 20
+_PROGRAMS = 8
+_PROGRAMS_OF_JAX = 50
 
 
 def describe_cost(survey: Survey, factored: bool, bits: int | None) -> str:
