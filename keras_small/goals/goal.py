@@ -158,7 +158,7 @@ def _check_replaceable(goal: Goal, plan: Plan) -> None:
     argument = goal.argument if goal.is_asked else f"bits={plan.options.bits}"
     raise ValueError(
         "Expected a model with layers that can be replaced. Received: "
-        f"{argument}, and {plan.inventory.model.name} with {describe_unreplaced(plan)}"
+        f"{argument}, and {plan.inventory.model.name} with {describe_unreplaced(plan.inventory)}"
     )
 
 

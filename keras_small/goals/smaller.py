@@ -186,7 +186,7 @@ def _bytes_that_stay(plan: Plan, smallest: Choice) -> str:
     size = byte_count(plan.inventory.model)
     if fixed:
         text = f"{fixed:,} of {size:,} bytes are in layers that are not replaced"
-        text += f" ({describe_unreplaced(plan, kept)})"
+        text += f" ({describe_unreplaced(plan.inventory, kept)})"
     else:
         text = (
             f"the smallest candidates of its layers take {plan.size(smallest):,} of {size:,} bytes"

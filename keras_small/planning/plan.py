@@ -18,6 +18,7 @@ from keras_small.formats.runtime_tables import bits_for, fit_for
 from keras_small.planning.estimate import describe_cost, multiplications
 from keras_small.planning.options import FLOATS, Options
 from keras_small.planning.table_costs import measure_tables
+from keras_small.planning.unreplaced import check_reachable
 from keras_small.storage.sizes import byte_count
 from keras_small.survey.calibration import Statistics, observe
 from keras_small.survey.copying import copy_of
@@ -82,6 +83,9 @@ def make_plan(survey: Survey, options: Options, factor: float = math.inf) -> Pla
         options: How each layer may be replaced.
         factor: The minimum factor, if it is known: if integers alone reach it, there are no other
             candidates. Default: not known, so that all candidates are collected.
+
+    Raises:
+        ValueError: If the layers that stay are too large for the factor.
     """
     is_asked = factor > 1 or options.integers_of is not None
     integers_first = factor < math.inf and is_asked and options.minimum_bits is not None
@@ -89,6 +93,8 @@ def make_plan(survey: Survey, options: Options, factor: float = math.inf) -> Pla
     inventory = survey.copy
     data = survey.data
     total = byte_count(survey.original.model)
+    if factor < math.inf and not options.coded:
+        check_reachable(inventory, total, factor)
     formats = options.format_names
     factored = bool(formats) and not (integers_suffice or options.coded)
     if is_told():

@@ -8,8 +8,8 @@ import keras
 import numpy as np
 
 from keras_small.planning.estimate import readable_size
-from keras_small.planning.plan import Plan
 from keras_small.storage.sizes import byte_count, item_size
+from keras_small.survey.inventory import Inventory
 
 # Maximum entries of a description.
 _DESCRIBED_ENTRIES = 5
@@ -41,16 +41,15 @@ class Unreplaced:
         return cls(path, path, kind, _count(layer.weights), byte_count(layer), reason)
 
 
-def unreplaced_weights(plan: Plan) -> list[Unreplaced]:
+def unreplaced_weights(inventory: Inventory) -> list[Unreplaced]:
     """Returns each layer of a known kind that stays, and the others together by their class."""
-    inventory = plan.inventory
     kept = {path: (inventory.places[path].layer, why) for path, why in inventory.reasons.items()}
     found = [
         Unreplaced.of_layer(path, layer, reason)
         for path, (layer, reason) in kept.items()
         if layer.weights  # none yet if it was never called
     ]
-    known = [*plan.layers.values(), *(layer for layer, _ in kept.values())]
+    known = [*inventory.replaceable_layers.values(), *(layer for layer, _ in kept.values())]
     counted = {id(weight) for layer in known for weight in layer.weights}
     layers: dict[str, int] = collections.Counter()
     weights: dict[str, list] = collections.defaultdict(list)
@@ -72,16 +71,16 @@ def _count(weights: list) -> int:
     return sum(int(np.prod(weight.shape)) for weight in weights)
 
 
-def describe_unreplaced(plan: Plan, reasons: Mapping[str, str] | None = None) -> str:
+def describe_unreplaced(inventory: Inventory, reasons: Mapping[str, str] | None = None) -> str:
     """Returns a text about the weights that are not replaced, the largest first.
 
     `reasons` tells by path why layers without a smaller candidate stay.
     """
     alone = [
-        Unreplaced.of_layer(path, plan.layers[path], reason)
+        Unreplaced.of_layer(path, inventory.replaceable_layers[path], reason)
         for path, reason in (reasons or {}).items()
     ]
-    found = sorted([*unreplaced_weights(plan), *alone], key=lambda entry: -entry.bytes)
+    found = sorted([*unreplaced_weights(inventory), *alone], key=lambda entry: -entry.bytes)
     texts = [
         f"{entry.name}: {readable_size(entry.bytes)}, {entry.reason}"
         for entry in found[:_DESCRIBED_ENTRIES]
@@ -89,3 +88,31 @@ def describe_unreplaced(plan: Plan, reasons: Mapping[str, str] | None = None) ->
     if len(found) > _DESCRIBED_ENTRIES:
         texts.append(f"{len(found) - _DESCRIBED_ENTRIES} more")
     return "; ".join(texts) or "no weights"
+
+
+def check_reachable(inventory: Inventory, total: int, factor: float) -> None:
+    """Checks that the layers that stay are smaller than a model may become.
+
+    Args:
+        inventory: The model, with the layers that can be replaced.
+        total: The bytes of the original.
+        factor: How many times smaller the model has to be.
+
+    Raises:
+        ValueError: If they are not.
+    """
+    replaced = sum(map(byte_count, inventory.replaceable_layers.values()))
+    kept = byte_count(inventory.model) - replaced
+    if not replaced or kept * factor <= total:
+        return
+    expected = f"a factor below {total / kept:.3g}"
+    size = byte_count(inventory.model)
+    held_twice = ""
+    if size > total:
+        held_twice = f"; loaded once for each that holds them, they are more than {total:,}"
+    if kept >= total:
+        expected = "a model that can become smaller"
+    raise ValueError(
+        f"Expected {expected}: {kept:,} of {size:,} bytes are in layers that are not replaced "
+        f"({describe_unreplaced(inventory)}){held_twice}. Received: factor={factor}"
+    )

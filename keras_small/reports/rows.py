@@ -34,7 +34,7 @@ def layer_rows(
 ) -> tuple[LayerReport, ...]:
     """Returns a row for each layer, before the layers are replaced by those that were made."""
     replaceable = [_row(plan, path, chosen, made_layers.get(path)) for path in chosen.choice]
-    others = [_row_of_unreplaced(entry) for entry in unreplaced_weights(plan)]
+    others = [_row_of_unreplaced(entry) for entry in unreplaced_weights(plan.inventory)]
     return (*replaceable, *others)
 
 

@@ -7,6 +7,7 @@ from compressing import Holder, compress, error_of
 from conformance import assert_same_arrays, to_numpy
 
 from keras_small import Data, Promise, Smaller, Within, logits_divergence
+from keras_small.planning import plan
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(32, 32)).astype("float32")
@@ -148,6 +149,16 @@ def test_copies_of_shared_layers_are_named_in_a_refusal():
     )
     with pytest.raises(ValueError, match=message):
         compress(model, 3, data=ROWS, verbose=0)
+
+
+def test_a_factor_beyond_the_layers_that_stay_is_refused_before_the_work(monkeypatch):
+    monkeypatch.setattr(plan, "observe", None)
+    model = sequential(keras.layers.Dense(32), keras.layers.Dense(32))
+    message = (
+        r"a factor below 2: 4,224 of 8,448 bytes .*\(dense_?\d*: 4.2 kB, not selected.*factor=3"
+    )
+    with pytest.raises(ValueError, match=message):
+        compress(model, 3, data=ROWS, filters=model.layers[1].name, verbose=0)
 
 
 def test_a_lora_stays_and_the_rest_goes_on():
