@@ -26,7 +26,7 @@ from keras_small.survey.errors import low_rank_table
 from keras_small.survey.repeated_calls import Runner
 
 # Minimum rows, and entries of outputs, that measure a sensitivity, if the data have as many.
-_MINIMUM_ROWS = 32
+_MINIMUM_ROWS = 16
 _MINIMUM_OUTPUTS = 256
 # Minimum rows, each with a direction of its own, that measure a response.
 _RESPONSE_ROWS = 1024

@@ -30,20 +30,25 @@ def cut_to_memory(data: CalibrationData, inventory: Inventory) -> None:
     if fixed is not None:
         data.cut_whole(fixed)
         return
-    rows = rows_at_once(inventory, data.first_rows(1))
-    # Fewer runs than this are not compiled.
-    compiled = min(_COMPILED_FACTOR * rows, data.rows // COMPILED_RUNS)
-    if keras.backend.backend() == "torch":
-        compiled = rows
-    data.cut(rows, min(_MAXIMUM_ROWS, max(rows, compiled)))
+    row = data.first_rows(1)
+    rows = rows_at_once(inventory, row)
+    compiled = rows
+    if keras.backend.backend() != "torch":
+        # Fewer runs are not compiled.
+        compiled = min(
+            rows_at_once(inventory, row, _COMPILED_FACTOR * _MAXIMUM_BYTES),
+            data.rows // COMPILED_RUNS,
+        )
+    data.cut(rows, max(rows, compiled))
 
 
-def rows_at_once(inventory: Inventory, row: Any) -> int:
+def rows_at_once(inventory: Inventory, row: Any, maximum_bytes: int | None = None) -> int:
     """Returns the maximum rows of a run that keeps the outputs of all layers.
 
     Args:
         inventory: The model.
         row: Inputs of one row.
+        maximum_bytes: Maximum bytes of these outputs. Default: those of a run that keeps them.
 
     Raises:
         ValueError: If they do not fit the model.
@@ -51,9 +56,10 @@ def rows_at_once(inventory: Inventory, row: Any) -> int:
     fixed = fixed_rows(inventory.model)
     if fixed is not None:
         return fixed
+    maximum = maximum_bytes or _MAXIMUM_BYTES
     with data_errors():
         bytes_of_row = naming_wrong_ids(inventory.model, lambda: _bytes_of_outputs(inventory, row))
-    return max(1, min(_MAXIMUM_ROWS, _MAXIMUM_BYTES // max(bytes_of_row, 1)))
+    return max(1, min(_MAXIMUM_ROWS, maximum // max(bytes_of_row, 1)))
 
 
 def fixed_rows(model: keras.Model) -> int | None:
