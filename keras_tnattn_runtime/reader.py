@@ -15,6 +15,9 @@ file is in the folder, too, and can be copied into any project:
     generate = load("tales")  # of a language model
     generate("Once upon ", temperature=0.8)  # "a time"
 
+    encoder = load("minilm")  # of a sentence encoder
+    encoder.encode(["a text", "another"])  # vectors of length 1
+
     python news/reader.py "a text" "another"  # or a text in each line of its input
 """
 
@@ -28,7 +31,7 @@ import re
 import sys
 import threading
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -286,17 +289,97 @@ class Pieces:
         """Cuts a word into the longest pieces from its start on."""
         if len(word.encode("utf-8", "surrogatepass")) > 100:
             return [UNK]
-        ids, start, mark = [], 0, ""
-        while start < len(word):
-            for end in range(min(len(word), start + self._longest), start, -1):
-                n = self._ids.get(mark + word[start:end])
-                if n is not None:
-                    break
-            else:
-                return [UNK]
-            ids.append(n)
-            start, mark = end, _SUFFIX
-        return ids
+        return _longest_pieces(word, self._ids, self._longest) or [UNK]
+
+
+class BertPieces:
+    """Turns texts into ids of BERT's word pieces, as the package `tokenizers` does.
+
+    Names of special tokens in a text, such as `[SEP]`, are words.
+
+    Args:
+        vocabulary: The pieces of all ids; 0 is padding.
+        case: `"keep"` or `"lower"`.
+        keep_accents: Whether accents stay on their letters.
+        unknown: The id of a word without pieces, or of more than 100 characters.
+        start: The first id of a text.
+        end: The last id of a text.
+        max_length: The maximum number of ids of a text, start and end included.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Sequence[str],
+        case: str,
+        keep_accents: bool,
+        unknown: int,
+        start: int,
+        end: int,
+        max_length: int,
+    ) -> None:
+        self.vocabulary = vocabulary
+        self.case = case
+        self.keep_accents = keep_accents
+        self.unknown = unknown
+        self.start = start
+        self.end = end
+        self.max_length = max_length
+        self._ids = {piece: n for n, piece in enumerate(vocabulary)}
+        self._longest = max(map(len, vocabulary))
+
+    @property
+    def rules(self) -> dict[str, Any]:
+        """The arguments of the constructor."""
+        return {
+            "vocabulary": self.vocabulary,
+            "case": self.case,
+            "keep_accents": self.keep_accents,
+            "unknown": self.unknown,
+            "start": self.start,
+            "end": self.end,
+            "max_length": self.max_length,
+        }
+
+    def ids(self, text: str) -> list[int]:
+        """Returns the ids of a text, start and end included; a long text is cut off."""
+        ids: list[int] = []
+        for word in self.words(text):
+            ids += self._pieces(word)
+            if len(ids) >= self.max_length - 2:
+                break
+        return [self.start, *ids[: self.max_length - 2], self.end]
+
+    def words(self, text: str) -> list[str]:
+        """Returns the words that are cut into pieces."""
+        text = "".join(c for c in text if not _is_unreadable(c))
+        if not self.keep_accents:
+            text = _without_accents(text)
+        if self.case == "lower":
+            text = "".join(c.lower() for c in text)
+        return [part for token in text.split() for part in _split(token, _is_bert_mark)]
+
+    def _pieces(self, word: str) -> list[int]:
+        if len(word) > 100:
+            return [self.unknown]
+        return _longest_pieces(word, self._ids, self._longest) or [self.unknown]
+
+
+def _longest_pieces(word: str, ids: Mapping[str, int], longest: int) -> list[int]:
+    """Cuts a word into the longest pieces from its start on; returns none if one is missing."""
+    found: list[int] = []
+    start = 0
+    mark = ""
+    while start < len(word):
+        for end in range(min(len(word), start + longest), start, -1):
+            n = ids.get(mark + word[start:end])
+            if n is not None:
+                break
+        else:
+            return []
+        found.append(n)
+        start = end
+        mark = _SUFFIX
+    return found
 
 
 def _split(token: str, alone: Callable[[str], bool]) -> list[str]:
@@ -323,6 +406,12 @@ def _is_alone(c: str) -> bool:
 def _is_blank(c: str) -> bool:
     category = unicodedata.category(c)
     return category[0] == "Z" or category == "Cc"
+
+
+def _is_unreadable(c: str) -> bool:
+    return c == "\ufffd" or (
+        unicodedata.category(c) in ("Cc", "Cf", "Co", "Cs") and c not in "\t\n\r"
+    )
 
 
 def _is_bert_mark(c: str) -> bool:
@@ -362,6 +451,84 @@ _CHINESE = (
 def _without_accents(text: str) -> str:
     text = unicodedata.normalize("NFD", text)
     return "".join(c for c in text if unicodedata.category(c) != "Mn")
+
+
+class Encoder:
+    """A function from texts to vectors of length 1, close to each other for similar texts.
+
+    Attributes:
+        pieces: The `BertPieces` of texts.
+        dim: The number of features of a vector.
+        card: The model card.
+    """
+
+    def __init__(self, folder: Path, content: dict[str, Any], threads: int | None) -> None:
+        self.pieces = BertPieces(**content["pieces"])
+        self.dim: int = content["dim"]
+        self.card = content["card"]
+        self._model = Model(folder / content["files"]["model"]["name"], threads)
+        with _tried(self._model):
+            dim = self.from_ids(self._pad([[len(self.pieces.vocabulary) - 1]])).shape[1]
+            _check(dim == self.dim, f"{dim}", "dim", self.dim)
+
+    def __call__(self, texts: str | Iterable[str], batch_size: int = 32) -> np.ndarray:
+        """Returns what `encode` returns."""
+        return self.encode(texts, batch_size)
+
+    def encode(self, texts: str | Iterable[str], batch_size: int = 32) -> np.ndarray:
+        """Returns the vectors of texts.
+
+        Texts of similar length are computed together, which keeps padding short.
+
+        Args:
+            texts: The texts, or a single one. What follows the maximum number of pieces is not
+                read.
+            batch_size: How many texts are computed at once. Defaults to 32.
+
+        Returns:
+            Float32 array `(N, D)` with rows of length 1; of a single text `(D,)`.
+
+        Raises:
+            TypeError: If a text is not a string.
+            ValueError: If `batch_size` is not a positive int.
+        """
+        if isinstance(texts, str):
+            return self.encode([texts], batch_size)[0]
+        _check(
+            type(batch_size) is int and batch_size > 0, "a positive int", "batch_size", batch_size
+        )
+        texts = _as_texts(texts)
+        rows = [self.pieces.ids(text) for text in texts]
+        order = sorted(range(len(rows)), key=lambda n: len(rows[n]))
+        vectors = np.zeros((len(rows), self.dim), "float32")
+        for start in range(0, len(order), batch_size):
+            batch = order[start : start + batch_size]
+            vectors[batch] = self.from_ids(self._pad([rows[n] for n in batch]))
+        return vectors
+
+    def from_ids(self, ids: np.ndarray) -> np.ndarray:
+        """Returns floats `(B, D)` for ids `(B, L)`, padded with 0."""
+        return self._model(**{self._model.inputs[0]: ids})[0]
+
+    @staticmethod
+    def _pad(rows: Sequence[Sequence[int]]) -> np.ndarray:
+        ids = np.zeros((len(rows), max(map(len, rows))), "int32")
+        for row, values in zip(ids, rows, strict=True):
+            row[: len(values)] = values
+        return ids
+
+
+def _as_texts(texts: Any) -> list[str]:
+    """Returns a list of strings, or raises a `TypeError`."""
+    expected = "Expected a text or a sequence of texts"
+    try:
+        listed = list(texts)
+    except TypeError:
+        raise TypeError(f"{expected}. Received: texts={texts!r:.80}") from None
+    for n, text in enumerate(listed):
+        if not isinstance(text, str):
+            raise TypeError(f"{expected}. Received: texts[{n}]={text!r:.80}")
+    return listed
 
 
 class Translator:
@@ -867,6 +1034,18 @@ def _check_classifier(content: dict[str, Any]) -> None:
     _check_number(words, "max_words", 1, _MOST)
 
 
+def _check_encoder(content: dict[str, Any]) -> None:
+    _check_files(content, ["model"])
+    pieces = content["pieces"]
+    _check_list(pieces, "vocabulary", str, 1)
+    _check_choice(pieces, "case", ["keep", "lower"])
+    _check_choice(pieces, "keep_accents", [False, True])
+    for name in ("unknown", "start", "end"):
+        _check_number(pieces, name, 0, len(pieces["vocabulary"]) - 1)
+    _check_number(pieces, "max_length", 3, _MOST)
+    _check_number(content, "dim", 1, _MOST)
+
+
 def _check_translator(content: dict[str, Any]) -> None:
     _check_files(content, ["encode", "step"])
     for pieces in (content["source"], content["target"]):
@@ -912,7 +1091,7 @@ def _tried(model: Model) -> Iterator[None]:
 
 
 def load(folder: str | os.PathLike, threads: int | None = None) -> Any:
-    """Loads a `Classifier`, a `Translator` or a `LanguageModel`.
+    """Loads a `Classifier`, an `Encoder`, a `Translator` or a `LanguageModel`.
 
     Args:
         folder: A portable folder that `keras_tnattn_train.exports.export` wrote.
@@ -945,6 +1124,7 @@ def load(folder: str | os.PathLike, threads: int | None = None) -> Any:
         )
     tasks: dict[str, tuple[Callable, Callable]] = {
         "classify": (Classifier, _check_classifier),
+        "encode": (Encoder, _check_encoder),
         "translate": (Translator, _check_translator),
         "language": (LanguageModel, _check_language_model),
     }

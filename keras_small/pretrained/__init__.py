@@ -1,8 +1,9 @@
 """Small trained models that come with the package, each in a folder of its own.
 
-A folder has `model.keras`, made by `keras_small.compress`, and `about.json`: the task, the rules
-from inputs to arrays and from outputs to answers, and the card with data, licence and figures. They
-run on every backend, without TensorFlow's operations on text. `make models` trains them again.
+A folder has `model.keras` or `model.tnz`, made by `keras_small.compress`, and `about.json`: the
+task, the rules from inputs to arrays and from outputs to answers, and the card with data, licence
+and figures. They run on every backend, without TensorFlow's operations on text. `make models`
+makes them again.
 """
 
 import functools
@@ -22,6 +23,7 @@ from keras_tnattn_runtime.layout import RUNTIMES, portable_folder
 
 _HERE = Path(__file__).parent
 MODEL = "model.keras"
+CODED_MODEL = "model.tnz"
 ABOUT = "about.json"
 
 
@@ -30,7 +32,7 @@ def names() -> list[str]:
 
     Example:
         >>> names()
-        ['dates-and-names', 'digits', 'docstrings']
+        ['dates-and-names', 'digits', 'docstrings', 'minilm']
     """
     return sorted(path.parent.name for path in _HERE.glob(f"*/{ABOUT}"))
 
@@ -42,20 +44,22 @@ def load(name: str | os.PathLike | IO[bytes]) -> Any:
         name: `"docstrings"`, which tells the library that a docstring is from;
             `"dates-and-names"`, which translates dates, times, amounts and names of countries from
             Portuguese to English; `"digits"`, which reads pictures of digits, 8 x 8 grey values
-            from 0 to 1; or the path of a folder like theirs, or of a `.tnz` file; or a `.tnz` file
-            that was opened in binary mode.
+            from 0 to 1; `"minilm"`, the sentence encoder all-MiniLM-L6-v2, for which the package
+            `constriction` has to be installed (the extra `coded`); or the path of a folder like
+            theirs, or of a `.tnz` file; or a `.tnz` file that was opened in binary mode.
 
     Returns:
         A function of one input, or of a sequence of several, to answers. Its attribute `model` is
         the Keras model, and `card` a dict with data, licence, figures and command. Models of texts
-        are those of `keras_tnattn_runtime.reader`, with the same methods. Of a `.tnz` file it is
-        the Keras model, the same as that of the `.keras` file, compiled if the one that was saved
-        was; its integers stay integers. A class of its own is found in
+        are those of `keras_tnattn_runtime.reader`, with the same methods, such as
+        `load("minilm").encode(texts)`, which returns vectors `(N, 384)` of length 1. Of a `.tnz`
+        file it is the Keras model, the same as that of the `.keras` file, compiled if the one that
+        was saved was; its integers stay integers. A class of its own is found in
         `keras.saving.custom_object_scope`.
 
     Raises:
         FileNotFoundError: If there is no such `.tnz` file.
-        ImportError: If `constriction` is missing for a `.tnz` file.
+        ImportError: If `constriction` is missing for a `.tnz` file or `"minilm"`.
         TypeError: If the file was opened in text mode.
         ValueError: If there is neither a model of this name nor such a folder, or it is damaged.
 
@@ -76,9 +80,16 @@ def load(name: str | os.PathLike | IO[bytes]) -> Any:
     try:
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
         kind = _KINDS[about["task"]]
-        return kind(about, keras.saving.load_model(folder / MODEL, compile=False))
+        return kind(about, _model_in(folder))
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise ValueError(f"Could not load the model in {folder}: {error}") from error
+
+
+def _model_in(folder: Path) -> keras.Model:
+    coded = folder / CODED_MODEL
+    if coded.is_file():
+        return load_model(coded)
+    return keras.saving.load_model(folder / MODEL, compile=False)
 
 
 def _other_loader(path: Path) -> str:
@@ -113,6 +124,36 @@ class _Classifier(reader.Classifier):
 
     def from_ids(self, ids: np.ndarray) -> np.ndarray:
         return self.model.predict_on_batch(ids)  # compiled as a whole, which is faster on JAX
+
+
+class _Encoder(reader.Encoder):
+    def __init__(self, about: dict[str, Any], model: keras.Model) -> None:
+        self.pieces = reader.BertPieces(**about["pieces"])
+        self.dim = about["dim"]
+        self.card = about["card"]
+        self.model = model
+        self._is_new = True
+
+    def from_ids(self, ids: np.ndarray) -> np.ndarray:
+        # Of few shapes, because each is compiled.
+        count, length = ids.shape
+        longer = min(_power_of_two(max(length, 16)), self.pieces.max_length)
+        padded = np.zeros((_power_of_two(count), longer), "int32")
+        padded[:count, :length] = ids
+        padded[count:, 0] = self.pieces.start  # the mean of no pieces is NaN
+        return self._vectors(padded)[:count]
+
+    def _vectors(self, ids: np.ndarray) -> np.ndarray:
+        if self._is_new and keras.backend.backend() == "tensorflow":
+            # A graph takes seconds, which a single call does not get back.
+            self._is_new = False
+            return keras.ops.convert_to_numpy(self.model(ids, training=False))
+        return self.model.predict_on_batch(ids)
+
+
+def _power_of_two(number: int) -> int:
+    """Returns the smallest power of two that is not less than a number."""
+    return 1 << (number - 1).bit_length()
 
 
 class _Translator(reader.Translator):
@@ -156,6 +197,7 @@ class _PictureClassifier:
 
 _KINDS: dict[str, Callable[[dict[str, Any], keras.Model], Any]] = {
     "classify": _Classifier,
+    "encode": _Encoder,
     "translate": _Translator,
     "images": _PictureClassifier,
 }

@@ -15,7 +15,12 @@ DOCS = ROOT / "docs"
 # Pages whose examples go on from a trained model, here a small one. Those that load an export of a
 # demo are not among them: the demos load it themselves.
 GO_ON = ("backends.md", "guides/compress.md")
-ALONE = ("start.md", "guides/long_sequences.md", "guides/text_classifier.md")
+ALONE = (
+    "start.md",
+    "guides/long_sequences.md",
+    "guides/sentence_encoder.md",
+    "guides/text_classifier.md",
+)
 # Pages whose blocks show what they print as comments.
 WITH_OUTPUTS = (
     "layers.md",

@@ -15,16 +15,21 @@ from keras_small import pretrained
 
 
 def test_all_together_are_small():
-    sizes = [path.stat().st_size for path in pretrained._HERE.glob("*/*") if path.is_file()]
-    assert sum(sizes) < 500_000
+    files = [path for path in pretrained._HERE.glob("*/*") if path.is_file()]
+    sizes = {path: path.stat().st_size for path in files}
+    assert sum(size for path, size in sizes.items() if path.parent.name != "minilm") < 500_000
+    assert sum(sizes.values()) < 6_800_000  # the wheel, which deflates text, is to have 7 MB
 
 
 @pytest.mark.parametrize("name", pretrained.names())
 def test_the_card_says_where_a_model_is_from(name):
+    if name == "minilm":
+        pytest.importorskip("constriction")
     model = keras_small.load(name)
     assert model.card["name"] == name
     assert {"data", "licence", "commands", "trained", "bytes"} <= model.card.keys()
-    assert model.card["bytes"] == (pretrained._HERE / name / pretrained.MODEL).stat().st_size
+    (path,) = (pretrained._HERE / name).glob("model.*")
+    assert model.card["bytes"] == path.stat().st_size
     assert isinstance(model.model, keras.Model)
 
 

@@ -3,6 +3,7 @@
 import json
 
 import keras
+import numpy as np
 import pytest
 
 if keras.backend.backend() != "tensorflow":
@@ -10,6 +11,7 @@ if keras.backend.backend() != "tensorflow":
 
 from translator_runs import make_run
 
+import keras_small
 from keras_tnattn_runtime import reader
 from keras_tnattn_train import compress, export, predict
 from keras_tnattn_train.cli import main
@@ -126,4 +128,22 @@ def test_the_classifier_of_the_package_is_exported(tmp_path, capsys):
     assert first == second
     assert first.startswith("matplotlib\t0.9")
     assert export.main(["dates-and-names", "--onnx", str(tmp_path / "other")]) == 2
-    assert "Expected a classifier of texts" in capsys.readouterr().err
+    assert "Expected docstrings or minilm" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_sentence_encoder_of_the_package_is_exported(tmp_path, capsys):
+    pytest.importorskip("constriction")
+    pytest.importorskip("onnxruntime")
+    folder = tmp_path / "onnx"
+    assert export.main(["minilm", "--onnx", str(folder)]) == 0
+    assert "bytes  model.onnx" in capsys.readouterr().out
+    texts = ["A cat sits on the mat.", "", "Interest rates rose again. " * 9]
+    vectors = reader.load(folder).encode(texts)
+    cosines = np.sum(vectors * keras_small.load("minilm").encode(texts), axis=1)
+    assert cosines.min() > 0.99
+    assert export.main(["minilm", "--saved-models", str(tmp_path / "served")]) == 2
+    assert "which the server does not take" in capsys.readouterr().err
+    for model in ("minilm", str(folder)):
+        assert predict.main([model, "a text"]) == 2
+        assert "Use its function encode" in capsys.readouterr().err

@@ -253,7 +253,7 @@ def test_bad_input(classifier, translator, tmp_path, capsys):
     def refused(part, *arguments):
         assert_refused(capsys, list(map(str, arguments)), part, main=main)
 
-    for part in ("which is not a folder", "dates-and-names, digits, docstrings"):
+    for part in ("which is not a folder", "dates-and-names, digits, docstrings, minilm"):
         refused(part, tmp_path / "none", "a")
     refused("which holds neither", tmp_path, "a")
     refused("n_best=2", translator, "a", "--n-best", "2")

@@ -8,7 +8,7 @@ from keras_tnattn_train.options.apps import Program
 from keras_tnattn_train.options.errors import InputError, input_errors
 from keras_tnattn_train.options.options import OUTPUT, Options, argument, option
 from keras_tnattn_train.processes.backend import start_backend, without_noise
-from keras_tnattn_train.runs.packaged import PackagedClassifier, packaged_models
+from keras_tnattn_train.runs.packaged import load_packaged, packaged_models
 from keras_tnattn_train.tasks import command_of_texts
 
 KINDS = ("onnx", "litert", "web")
@@ -25,6 +25,8 @@ examples:
   a page that classifies or translates in the browser, from any static server:
     keras-tnattn export runs/reuters-none-0/compressed --web page
     python -m http.server --directory page
+  the sentence encoder that comes with the package, for onnxruntime:
+    keras-tnattn export minilm --onnx portable/minilm
   the classifier that comes with the package, for the server:
     keras-tnattn export docstrings --saved-models saved_models
     python -m keras_tnattn_serving saved_models
@@ -36,7 +38,7 @@ class ExportOptions(Options):
 
     run: str = argument(
         "the folder of a finished run of classify, translate or language, or of a compressed one; "
-        "or docstrings, the classifier that comes with the package"
+        "or docstrings or minilm, a classifier and a sentence encoder that come with the package"
     )
     onnx: str | None = option(
         None, OUTPUT, "write this new folder for onnxruntime", metavar="FOLDER"
@@ -85,7 +87,7 @@ def _export(args: ExportOptions) -> None:
         if folder.exists():
             raise InputError(f"Expected a new folder. Received: {folder}, which exists")
     start_backend()
-    run: Any = command.load(path) if command else PackagedClassifier(args.run)
+    run: Any = command.load(path) if command else load_packaged(args.run)
     with input_errors((ImportError, FileNotFoundError, RuntimeError, ValueError)):
         from keras_tnattn_train.exports import Form, Page, Portable, export
 
@@ -99,6 +101,11 @@ def _export(args: ExportOptions) -> None:
             raise InputError(
                 f"Expected --onnx or --litert of {task.kind}, which has no page. "
                 f"Received: --web of {path}"
+            )
+        if args.saved_models and "Version" not in task.forms:
+            raise InputError(
+                f"Expected --onnx or --litert of {task.kind}, which the server does not take. "
+                f"Received: --saved-models of {args.run}"
             )
         if args.saved_models:
             print(f"exported to {run.export(Path(args.saved_models, args.run))}")

@@ -81,7 +81,8 @@ class PredictOptions(Options):
         DATA,
         "the folder of a finished run of classify, translate, language or nodes, or of an "
         "exported model, or the name of a model that comes with the package: docstrings, "
-        "dates-and-names (digits, which reads pictures, is for keras_small.load)",
+        "dates-and-names (digits and minilm, which read pictures and give vectors, are for "
+        "keras_small.load)",
         metavar="MODEL",
         given=EITHER,
     )
@@ -274,7 +275,7 @@ def _predictor_of_pretrained(name: str, few: bool) -> Predictor:
 
     model = load(name)
     model.model.run_eagerly = few and keras.backend.backend() == "tensorflow"  # traces no graph
-    if not hasattr(model, "n_best") and not hasattr(model, "words"):
+    if not any(hasattr(model, reads) for reads in ("n_best", "words", "pieces")):
         raise InputError(
             f"Expected a model of texts. Received: model={name!r}, which reads pictures: use "
             f"keras_small.load({name!r})"
@@ -307,6 +308,12 @@ def _predictor_of_reader(folder: Path) -> Predictor:
 
 def _predictor_of_loaded(model: Any) -> Predictor:
     """Returns what predicts with a model of `keras_tnattn_runtime.reader`."""
+    if hasattr(model, "encode"):
+        raise InputError(
+            "Expected a model that classifies, translates or continues texts. Received: a sentence "
+            "encoder. Use its function encode, after keras_small.load or "
+            "keras_tnattn_runtime.reader.load"
+        )
     if hasattr(model, "tokens"):
         return Predictor(
             lambda texts: [[continuation(_continue(model, text))] for text in texts],

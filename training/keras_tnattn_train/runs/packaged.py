@@ -1,4 +1,4 @@
-"""The classifier of texts that comes with the package, exported as a run is."""
+"""The models of texts that come with the package, exported as a run is."""
 
 import importlib.util
 import json
@@ -21,6 +21,35 @@ def packaged_models() -> dict[str, Path]:
     return {path.parent.name: path.parent for path in sorted(abouts)}
 
 
+def load_packaged(name: str) -> "PackagedClassifier | PackagedEncoder":
+    """Loads a model of `packaged_models` that can be exported.
+
+    Raises:
+        InputError: If it is of another kind.
+    """
+    about = json.loads((packaged_models()[name] / "about.json").read_text("utf-8"))
+    if about.get("task") == "encode":
+        return PackagedEncoder(name)
+    if about.get("task") == "classify":
+        return PackagedClassifier(name)
+    raise InputError(f"Expected docstrings or minilm. Received: {name}, which is no model for it")
+
+
+class PackagedEncoder:
+    """A sentence encoder that comes with the package, by its name for `keras_small.load`."""
+
+    def __init__(self, name: str) -> None:
+        import keras_small
+
+        self.encoder = keras_small.load(name)
+
+    def task(self) -> "Task":
+        """Returns the model and its text, for `exports.export`."""
+        from keras_tnattn_train.exports import Encoder
+
+        return Encoder(self.encoder.model, self.encoder.pieces, self.encoder.card)
+
+
 class PackagedClassifier:
     """A classifier of texts that comes with the package, by its name for `keras_small.load`."""
 
@@ -29,8 +58,6 @@ class PackagedClassifier:
         from keras_tnattn.text.words import WordVectorizer
 
         about = json.loads((packaged_models()[name] / "about.json").read_text("utf-8"))
-        if about.get("task") != "classify":
-            raise InputError(f"Expected a classifier of texts, docstrings. Received: {name}")
         loaded = keras_small.load(name)
         self.model = loaded.model
         self.class_names = loaded.class_names
