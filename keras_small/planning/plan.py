@@ -93,7 +93,7 @@ def make_plan(survey: Survey, options: Options, factor: float = math.inf) -> Pla
     inventory = survey.copy
     data = survey.data
     total = byte_count(survey.original.model)
-    if factor < math.inf and not options.coded:
+    if 1 < factor < math.inf and not options.coded:
         check_reachable(inventory, total, factor)
     formats = options.format_names
     factored = bool(formats) and not (integers_suffice or options.coded)
