@@ -1,6 +1,7 @@
-"""Folders that are written completely or not at all."""
+"""Files and folders that are written completely or not at all."""
 
 import contextlib
+import os
 import shutil
 import tempfile
 import time
@@ -53,3 +54,47 @@ def partial_folder(path: Path) -> Iterator[Path]:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def writing_to(folder: Path) -> Iterator[None]:
+    """Names the folder in errors of the system that name no file, such as that of a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        message = f"{error.strerror}: could not write a model. Make room"
+        if folder == Path(tempfile.gettempdir()):
+            message += ", or set TMPDIR to another folder"
+        raise OSError(error.errno, message, str(folder)) from error
+
+
+def checked_target(path: Path, overwrite: bool) -> Path:
+    """Returns where to write a file: of a link the file to which it points.
+
+    Raises:
+        FileExistsError: If the file exists, without `overwrite`, or is a folder.
+        FileNotFoundError: If the folder does not exist.
+    """
+    if path.is_dir() or (os.path.lexists(path) and not overwrite):
+        way_out = "" if path.is_dir() else ". Pass overwrite=True to replace it"
+        raise FileExistsError(f"Expected a new file. Received: path={path}, which exists{way_out}")
+    target = path.resolve() if path.is_symlink() else path
+    if not target.parent.is_dir():
+        raise FileNotFoundError(
+            f"Expected a folder that exists. Received: path={path}, without {target.parent}"
+        )
+    return target
+
+
+def write_file(target: Path, content: bytes) -> None:
+    """Writes a file in one step, or leaves the one that exists as it is.
+
+    Raises:
+        OSError: If it cannot be written; a full disk is named by its folder.
+    """
+    with writing_to(target.parent), partial_folder(target) as folder:
+        partial = folder / target.name
+        partial.write_bytes(content)
+        os.replace(partial, target)

@@ -7,7 +7,6 @@ file has its small weights inside their headers, and the archive is compressed.
 import contextlib
 import io
 import os
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +16,10 @@ import h5py
 import keras
 
 from keras_small import coding
-from keras_small.coding.archives import WEIGHTS, saved_files, writing_to
+from keras_small.coding.archives import WEIGHTS, saved_files
 from keras_small.survey.copying import custom_objects
 from keras_small.survey.inventory import Inventory
+from keras_tnattn_runtime.folders import checked_target, write_file
 
 # HDF5 stores up to 64 kB of data, header included, in the header of a dataset.
 _MAXIMUM_IN_HEADER = 60_000
@@ -34,23 +34,9 @@ def save_model(model: keras.Model, path: str | os.PathLike, overwrite: bool = Fa
     """
     path = Path(path)
     suffix = _suffix(path)
-    if path.is_dir() or (os.path.lexists(path) and not overwrite):
-        way_out = "" if path.is_dir() else ". Pass overwrite=True to replace it"
-        raise FileExistsError(f"Expected a new file. Received: path={path}, which exists{way_out}")
-    # Of a link the file to which it points.
-    target = path.resolve() if path.is_symlink() else path
-    if not target.parent.is_dir():
-        raise FileNotFoundError(
-            f"Expected a folder that exists. Received: path={path}, without {target.parent}"
-        )
+    target = checked_target(path, overwrite)
     content = _content(model, suffix)
-    with (
-        writing_to(target.parent),
-        tempfile.TemporaryDirectory(dir=target.parent, prefix=".saving-") as folder,
-    ):
-        small = Path(folder, path.name)
-        small.write_bytes(content)
-        os.replace(small, target)
+    write_file(target, content)
     return len(content)
 
 

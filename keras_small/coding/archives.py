@@ -9,6 +9,8 @@ from pathlib import Path
 
 import keras
 
+from keras_tnattn_runtime.folders import writing_to
+
 WEIGHTS = "model.weights.h5"
 
 
@@ -19,7 +21,7 @@ def saved_archive(model: keras.Model) -> io.BytesIO:
         OSError: If the folder for temporary files, which assets pass through, has no room.
     """
     archive = io.BytesIO()
-    with writing_to(_temporary()):
+    with writing_to(Path(tempfile.gettempdir())):
         # Keras writes its archive into a file object, which has no name that ends with `.keras`.
         keras.saving.save_model(model, archive, zipped=False)
     return archive
@@ -45,21 +47,3 @@ def temporary_folder() -> Iterator[Path]:
     """Makes a folder for a while."""
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
-
-
-def _temporary() -> Path:
-    return Path(tempfile.gettempdir())
-
-
-@contextlib.contextmanager
-def writing_to(folder: Path) -> Iterator[None]:
-    """Names the folder in errors of the system that name no file, such as that of a full disk."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is None or error.filename is not None:
-            raise
-        message = f"{error.strerror}: could not write a model. Make room"
-        if folder == _temporary():
-            message += ", or set TMPDIR to another folder"
-        raise OSError(error.errno, message, str(folder)) from error

@@ -29,8 +29,9 @@ import keras
 import numpy as np
 
 from keras_small.coding import arrays
-from keras_small.coding.archives import WEIGHTS, temporary_folder, writing_to
+from keras_small.coding.archives import WEIGHTS, temporary_folder
 from keras_tnattn.errors import cause_of
+from keras_tnattn_runtime.folders import writing_to
 
 _MAGIC, _VERSION = b"TNZ\x89", 1
 # Magic, version, the checksum, and the bytes of the index, deflated and as text.

@@ -6,7 +6,6 @@ import functools
 import io
 import json
 import numbers
-import os
 import random
 import tempfile
 import zipfile
@@ -30,7 +29,7 @@ from keras_tnattn.estimator.parts import Part, ids_of, prepare
 from keras_tnattn.estimator.settings import Settings, default_options
 from keras_tnattn.models.attentions import find_attention
 from keras_tnattn.text.words import SPLITS, WordVectorizer
-from keras_tnattn_runtime.folders import partial_folder
+from keras_tnattn_runtime.folders import checked_target, write_file
 
 _MODEL, _REST = "model.keras", "classifier.json"
 _LARGEST_SEED = 2**31 - 1
@@ -165,9 +164,10 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
             FileExistsError: If the file exists, without `overwrite`.
             FileNotFoundError: If the folder does not exist.
             NotFittedError: Before `fit`.
+            OSError: If the file cannot be written; the one that exists stays as it is.
         """
         check_is_fitted(self)
-        target = _checked_target(Path(path), overwrite)
+        target = checked_target(Path(path), overwrite)
         # A copy, which has no state of an optimizer.
         model = keras.models.clone_model(self.model_)
         model.set_weights(self.model_.get_weights())
@@ -181,13 +181,13 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
                 "kept": self.kept_ and dataclasses.asdict(self.kept_),
             }
         )
+        weights = io.BytesIO()
+        keras.saving.save_model(model, weights, zipped=False)
         content = io.BytesIO()
-        keras.saving.save_model(model, content, zipped=False)
-        with partial_folder(target) as folder:
-            with zipfile.ZipFile(folder / target.name, "w") as archive:
-                archive.writestr(_REST, rest)
-                archive.writestr(_MODEL, content.getvalue())
-            os.replace(folder / target.name, target)
+        with zipfile.ZipFile(content, "w") as archive:
+            archive.writestr(_REST, rest)
+            archive.writestr(_MODEL, weights.getvalue())
+        write_file(target, content.getvalue())
 
     @classmethod
     def load(cls, path: str | Path) -> "TextClassifier":
@@ -410,16 +410,3 @@ def _portable(parameters: dict[str, Any]) -> dict[str, Any]:
         name: value.item() if isinstance(value, np.generic) else value
         for name, value in portable.items()
     }
-
-
-def _checked_target(path: Path, overwrite: bool) -> Path:
-    """Returns where to write a file: of a link the file to which it points."""
-    if path.is_dir() or (os.path.lexists(path) and not overwrite):
-        way_out = "" if path.is_dir() else ". Pass overwrite=True to replace it"
-        raise FileExistsError(f"Expected a new file. Received: path={path}, which exists{way_out}")
-    target = path.resolve() if path.is_symlink() else path
-    if not target.parent.is_dir():
-        raise FileNotFoundError(
-            f"Expected a folder that exists. Received: path={path}, without {target.parent}"
-        )
-    return target
