@@ -138,13 +138,14 @@ def iterate(data: Any) -> Iterator[Any]:
 
 
 def outputs_of(model: keras.layers.Layer, inputs: Any) -> list[np.ndarray]:
-    """Returns the flattened outputs at inference, without a change of the model's variables.
+    """Returns the flattened outputs at inference that are numbers.
 
-    A stateful recurrent layer, say, changes its state in each call.
+    The model's variables stay as they are: a stateful recurrent layer, say, changes its state in
+    each call.
     """
     with keras.StatelessScope():
         outputs = model(inputs, training=False)
-    return [ops.convert_to_numpy(output) for output in keras.tree.flatten(outputs)]
+    return [ops.convert_to_numpy(output) for output in numbers_of(outputs)]
 
 
 def numbers_of(outputs: Any) -> list[Any]:

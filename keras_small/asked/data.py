@@ -36,7 +36,8 @@ class Data:
         inputs: Arrays, or an iterable of batches, as for `data` of `compress`. Frames, sparse
             matrices and arrays of other libraries become arrays of NumPy.
         batch_size: Maximum rows of a call of the model. Default: as many as keep the outputs of all
-            layers together within 128 MB, and at most 256; of an iterable each batch, if it does.
+            layers together within 32 MB (128 MB where runs are compiled), and at most 256; of an
+            iterable each batch, if it does.
         kept_ids: The number of leading ids, such as padding and unknown, that do not change: fewer
             than all, and at least 1 for an embedding that masks padding (`mask_zero`). All other
             ids may be renumbered, which saves the table of positions of an embedding in groups or

@@ -204,6 +204,8 @@ def _losses(how: Healing, targets: Any) -> Any:
     """Returns the loss, or one for each output of the model and of each hidden layer."""
 
     def loss_of(target: Any) -> Any:
+        if not numbers_of(target):
+            return None  # there is none of texts
         if how.loss is logits_divergence and are_probabilities(target):
             raise ValueError(
                 "Expected a model that returns logits. Received: loss=logits_divergence, and "
@@ -215,10 +217,7 @@ def _losses(how: Healing, targets: Any) -> Any:
     if not how.outputs:
         if len(numbers_of(targets)) == len(keras.tree.flatten(targets)):
             return loss_of(targets)
-        # Of outputs that are texts there is no loss.
-        return keras.tree.map_structure(
-            lambda target: loss_of(target) if numbers_of(target) else None, targets
-        )
+        return keras.tree.map_structure(loss_of, targets)
     count = len(targets) - len(how.outputs)
     losses = [loss_of(target) for target in targets[:count]]
     return losses + [_relative_error for _ in how.outputs]

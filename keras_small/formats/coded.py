@@ -27,10 +27,9 @@ from keras_small.formats.candidates import Candidate, copy_layer, dense_flops
 from keras_small.storage import integer_groups
 from keras_small.storage.quantized import quantized_kind
 from keras_small.storage.quantized_embeddings import QuantizedLowRankEmbedding
-from keras_small.storage.recurrent import cells_of
 from keras_small.storage.sizes import byte_count
 from keras_small.survey.calibration import Statistics
-from keras_small.survey.errors import TableErrors, row_weights
+from keras_small.survey.errors import TableErrors
 from keras_small.survey.kinds import is_plain_table, is_table
 from keras_tnattn.layers import LowRankEmbedding
 from keras_tnattn.layers.factored_embedding import embedding_options
@@ -58,14 +57,11 @@ def candidates(
     layer: keras.layers.Layer, statistics: Statistics, bits: int | None
 ) -> list[Candidate]:
     """Returns the layer in integers of several steps; the bytes are those of a coded file."""
-    cells = cells_of(layer) if isinstance(layer, keras.layers.RNN) else [layer]
+    known = all(quantized_kind(cell) for cell in dense.kernel_layers(layer))
     # Scales do not fit float16.
-    if layer.compute_dtype == "float16" or any(quantized_kind(cell) is None for cell in cells):
+    if layer.compute_dtype == "float16" or not known:
         return []
-    moments = dense.moments_of(layer, statistics)
-    kernels = [kernel for cell in cells for kernel in dense.kernels_of(cell, moments)]
-    if is_table(layer):
-        kernels[0] = dataclasses.replace(kernels[0], weights=row_weights(layer, statistics))
+    kernels = dense.weighted_kernels(layer, statistics)
     bytes_beside_kernels = byte_count(layer) - sum(kernel.bytes for kernel in kernels)
     group = max(kernel.matrix.shape[kernel.axis] for kernel in kernels)
     factored = [

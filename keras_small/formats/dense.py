@@ -39,10 +39,10 @@ def candidates(
     layer: keras.layers.Layer, statistics: Statistics, bits: int | None
 ) -> list[Candidate]:
     """Returns the layer in integers of `bits`, and of more."""
-    if bits is None or any(quantized_kind(cell) is None for cell in _cells_of(layer)):
+    if bits is None or any(quantized_kind(cell) is None for cell in kernel_layers(layer)):
         return []
     share = _share_left(layer, statistics)
-    kernels = _weighted_kernels(layer, statistics)
+    kernels = weighted_kernels(layer, statistics)
     widths = sorted(width for width in _GROUP_SIZES if width >= bits)
     pairs = [(width, group) for width in widths for group in _GROUP_SIZES[width]]
     column = max(kernel.matrix.shape[0] for kernel in kernels)
@@ -143,29 +143,30 @@ def kernels_of(layer: keras.layers.Layer, moments: dict[str, np.ndarray]) -> lis
     return kernels
 
 
-def _weighted_kernels(layer: keras.layers.Layer, statistics: Statistics) -> list[Kernel]:
+def weighted_kernels(layer: keras.layers.Layer, statistics: Statistics) -> list[Kernel]:
     """Returns all kernels of a layer; those of a table have the weights of its rows."""
     moments = moments_of(layer, statistics)
-    kernels = [kernel for cell in _cells_of(layer) for kernel in kernels_of(cell, moments)]
+    kernels = [kernel for cell in kernel_layers(layer) for kernel in kernels_of(cell, moments)]
     if is_table(layer):
         kernels[0] = dataclasses.replace(kernels[0], weights=row_weights(layer, statistics))
     return kernels
 
 
-def _cells_of(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+def kernel_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+    """Returns the layers that hold the kernels: the cells of a recurrent layer, or itself."""
     return cells_of(layer) if isinstance(layer, keras.layers.RNN) else [layer]
 
 
 def rounding_error(layer: keras.layers.Layer, statistics: Statistics, bits: int) -> float:
     """Returns the relative error of a layer whose kernel has integers of `bits`."""
     share = _share_left(layer, statistics)
-    return share * relative_error(_weighted_kernels(layer, statistics), bits, GROUP)
+    return share * relative_error(weighted_kernels(layer, statistics), bits, GROUP)
 
 
 @remember_latest
 def _share_left(layer: keras.layers.Layer, statistics: Statistics) -> float:
     """Returns the share of rounding errors that second moments leave, about that of all bits."""
-    kernels = _weighted_kernels(layer, statistics)
+    kernels = weighted_kernels(layer, statistics)
     if all(kernel.moment is None for kernel in kernels):
         return 1.0
     plain = relative_error(kernels, _SHARE_BITS, GROUP)

@@ -13,8 +13,7 @@ from keras_small.goals.goal import Chosen, Goal, check_metric, check_number
 from keras_small.goals.search import Search
 from keras_small.planning.options import FLOATS, INTEGER_BITS, Options
 from keras_small.planning.plan import Choice, Plan, candidates_of, why_without_candidates
-from keras_small.planning.unreplaced import describe_unreplaced
-from keras_small.storage.sizes import byte_count
+from keras_small.planning.unreplaced import bytes_that_stay
 from keras_small.survey.comparing import Metric
 
 # Maximum coded files that are written in search of one that is within the factor, but close to it.
@@ -183,17 +182,12 @@ def _bytes_that_stay(plan: Plan, smallest: Choice) -> str:
         path: why_without_candidates(plan, path) for path, c in smallest.items() if c.keeps_layer
     }
     fixed = plan.fixed_bytes + sum(smallest[path].bytes for path in kept)
-    size = byte_count(plan.inventory.model)
     if fixed:
-        text = f"{fixed:,} of {size:,} bytes are in layers that are not replaced"
-        text += f" ({describe_unreplaced(plan.inventory, kept)})"
-    else:
-        text = (
-            f"the smallest candidates of its layers take {plan.size(smallest):,} of {size:,} bytes"
-        )
-    if size > plan.total:
-        text += f"; loaded once for each that holds them, they are more than {plan.total:,}"
-    return text
+        return bytes_that_stay(plan.inventory, fixed, plan.total, kept)
+    return (
+        f"the smallest candidates of its layers take {plan.size(smallest):,} of "
+        f"{plan.total:,} bytes"
+    )
 
 
 def _hint(plan: Plan, smallest: Choice, budget: int) -> str:

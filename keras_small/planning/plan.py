@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_small.asked.batches import are_equal, numbers_of, outputs_of
+from keras_small.asked.batches import are_equal, outputs_of
 from keras_small.asked.data import CalibrationData
 from keras_small.asked.progress import is_told, note, tell, with_bar
 from keras_small.asked.renumbering import Renumbering
@@ -219,7 +219,7 @@ def _note_renumbering(
     copy = copy_of(inventory, sample)
     table = copy.places[path].layer
     table.set_weights([weights[order] for weights in table.get_weights()])
-    old = numbers_of(outputs_of(inventory.model, sample))
-    new = numbers_of(outputs_of(copy.model, Renumbering(path, order)(sample)))
+    old = outputs_of(inventory.model, sample)
+    new = outputs_of(copy.model, Renumbering(path, order)(sample))
     if all(map(are_equal, old, new)):
         statistics[path].kept_ids = kept_ids

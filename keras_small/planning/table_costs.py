@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_small.asked.batches import numbers_of, outputs_of
+from keras_small.asked.batches import outputs_of
 from keras_small.formats.candidates import Candidate
 from keras_small.survey.repeated_calls import Runner
 from keras_small.survey.sensitivity import change_of_outputs
@@ -31,7 +31,7 @@ def measure_tables(
     candidates of each format take the place of the table for a run on the batch; the others lie
     between them.
     """
-    known = numbers_of(outputs_of(model, batch))
+    known = outputs_of(model, batch)
     run = Runner(model, runs=2 * _MEASURED_CANDIDATES)
     change, size = change_of_outputs(functools.partial(run, batch), known)
     smaller = sorted((c for c in candidates if c.error > 0), key=lambda c: c.error)

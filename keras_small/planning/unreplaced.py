@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import math
 from collections.abc import Mapping
 
 import keras
@@ -105,14 +106,28 @@ def check_reachable(inventory: Inventory, total: int, factor: float) -> None:
     kept = byte_count(inventory.model) - replaced
     if not replaced or kept * factor <= total:
         return
-    expected = f"a factor below {total / kept:.3g}"
+    limit = math.floor(100 * total / kept) / 100
+    expected = "a model that can become smaller"
+    if limit > 1:
+        expected = f"a factor of at most {limit}, if nothing remained of the other layers"
+    why = bytes_that_stay(inventory, kept, total)
+    raise ValueError(f"Expected {expected}: {why}. Received: factor={factor}")
+
+
+def bytes_that_stay(
+    inventory: Inventory, kept: int, total: int, reasons: Mapping[str, str] | None = None
+) -> str:
+    """Says how much of a model is not replaced, and why.
+
+    Args:
+        inventory: The model, with the layers that can be replaced.
+        kept: The bytes that are not replaced.
+        total: The bytes of the original.
+        reasons: As in `describe_unreplaced`.
+    """
     size = byte_count(inventory.model)
-    held_twice = ""
+    text = f"{kept:,} of {size:,} bytes are in layers that are not replaced"
+    text += f" ({describe_unreplaced(inventory, reasons)})"
     if size > total:
-        held_twice = f"; loaded once for each that holds them, they are more than {total:,}"
-    if kept >= total:
-        expected = "a model that can become smaller"
-    raise ValueError(
-        f"Expected {expected}: {kept:,} of {size:,} bytes are in layers that are not replaced "
-        f"({describe_unreplaced(inventory)}){held_twice}. Received: factor={factor}"
-    )
+        text += f"; loaded once for each that holds them, they are more than {total:,}"
+    return text

@@ -100,7 +100,7 @@ def observe(
     """
     statistics = {path: Statistics() for path in layers}
     if not layers:
-        return {}, [numbers_of(outputs_of(model, batches[0]))]
+        return {}, [outputs_of(model, batches[0])]
     calls, failures = _first_calls(model, layers, batches[0] if example is None else example)
     for path, note in statistics.items():
         note.call = calls.get(path)

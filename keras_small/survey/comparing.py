@@ -34,6 +34,7 @@ class Comparison:
 
     Attributes:
         metric_before: The metric of the original; `None` without a metric.
+        run_original: Returns the flattened outputs of the original for a batch.
 
     Raises:
         ValueError: If the metric is not finite.
@@ -47,21 +48,19 @@ class Comparison:
         self.data = data
         self.metric_before = self.metric_of(original.model)
         self._runner = functools.partial(Runner, runs=0 if data is None else len(data.batches))
-        self._run_original = self._runner(original.model)
+        self.run_original = self._runner(original.model)
         self._known: dict[bytes, list[np.ndarray]] = {}
         self._known_entries = 0
         self._latest: tuple[keras.Model, Runner] | None = None
 
-    def run_original(self, batch: Any) -> list[np.ndarray]:
-        """Returns the flattened outputs of the original for a batch."""
-        return self._run_original(batch)
-
     def _outputs_of_original(self, batch: Any) -> list[np.ndarray]:
         """Returns these outputs again for a batch that was seen before, if they are small."""
+        if self._known_entries > _KEPT_OUTPUTS and not self._known:
+            return self.run_original(batch)
         digest = _digest(batch)
         outputs = self._known.get(digest)
         if outputs is None:
-            outputs = self._run_original(batch)
+            outputs = self.run_original(batch)
             self._known_entries += sum(array.size for array in outputs)
             if self._known_entries <= _KEPT_OUTPUTS:
                 self._known[digest] = outputs

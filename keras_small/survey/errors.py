@@ -57,8 +57,9 @@ def layer_error(
         return error
     # Of both tables alike, the second one as a kernel that multiplies the inputs of logits.
     kernel, approximation = (ops.convert_to_numpy(x).T for x in (logits, second_table(new)))
-    if statistics.second_moment is not None:
-        root = low_rank.square_root(statistics.second_moment.matrix())
+    moment = statistics.moment
+    if moment is not None:
+        root = low_rank.square_root(moment)
         kernel = kernel @ root
         approximation = approximation @ root
     of_logits = table_error(kernel, approximation, np.ones(len(kernel)))

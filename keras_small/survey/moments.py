@@ -70,6 +70,8 @@ class SecondMoment:
         the moment itself of few rows are worse for other rows than the nearest integers.
         """
         matrix = self.matrix()
+        if not self.rows:
+            return matrix
         size = float(np.trace(matrix, dtype="float64")) / len(matrix)
         share = self._share_of_identity(matrix, size)
         shrunk = matrix * matrix.dtype.type(1 - share)
@@ -77,7 +79,7 @@ class SecondMoment:
         return shrunk
 
     def _share_of_identity(self, matrix: np.ndarray, size: float) -> float:
-        squares = float(np.einsum("ij,ij->i", matrix, matrix).sum(dtype="float64"))
+        squares = float(np.einsum("ij,ij->i", matrix, matrix, dtype="float64").sum())
         distance = squares - len(matrix) * size**2
         variance = (self._fourth_powers / self.rows - squares) / max(self._distinct - 1, 1)
         if distance <= 0 or self._distinct < 2:

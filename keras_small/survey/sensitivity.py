@@ -82,9 +82,8 @@ def measure_sensitivity(
         statistics[path].sensitivity = max(sensitivity, 1e-3 * largest) or 1.0
     for path, response in measured.responses.items():
         layer = layers[path]
-        if (
-            statistics[path].second_moment is None
-        ):  # otherwise it returns logits, of other directions
+        # A table with a moment returns logits, of other directions.
+        if statistics[path].second_moment is None:
             _note_response(model, layer, data.batches, statistics[path], outputs, response)
 
 

@@ -30,25 +30,22 @@ def cut_to_memory(data: CalibrationData, inventory: Inventory) -> None:
     if fixed is not None:
         data.cut_whole(fixed)
         return
-    row = data.first_rows(1)
-    rows = rows_at_once(inventory, row)
+    size = _bytes_of_row(inventory, data.first_rows(1))
+    rows = _rows_within(_MAXIMUM_BYTES, size)
     compiled = rows
     if keras.backend.backend() != "torch":
+        compiled = _rows_within(_COMPILED_FACTOR * _MAXIMUM_BYTES, size)
         # Fewer runs are not compiled.
-        compiled = min(
-            rows_at_once(inventory, row, _COMPILED_FACTOR * _MAXIMUM_BYTES),
-            data.rows // COMPILED_RUNS,
-        )
+        compiled = min(compiled, data.rows // COMPILED_RUNS)
     data.cut(rows, max(rows, compiled))
 
 
-def rows_at_once(inventory: Inventory, row: Any, maximum_bytes: int | None = None) -> int:
+def rows_at_once(inventory: Inventory, row: Any) -> int:
     """Returns the maximum rows of a run that keeps the outputs of all layers.
 
     Args:
         inventory: The model.
         row: Inputs of one row.
-        maximum_bytes: Maximum bytes of these outputs. Default: those of a run that keeps them.
 
     Raises:
         ValueError: If they do not fit the model.
@@ -56,10 +53,16 @@ def rows_at_once(inventory: Inventory, row: Any, maximum_bytes: int | None = Non
     fixed = fixed_rows(inventory.model)
     if fixed is not None:
         return fixed
-    maximum = maximum_bytes or _MAXIMUM_BYTES
+    return _rows_within(_MAXIMUM_BYTES, _bytes_of_row(inventory, row))
+
+
+def _rows_within(maximum_bytes: int, bytes_of_row: int) -> int:
+    return max(1, min(_MAXIMUM_ROWS, maximum_bytes // max(bytes_of_row, 1)))
+
+
+def _bytes_of_row(inventory: Inventory, row: Any) -> int:
     with data_errors():
-        bytes_of_row = naming_wrong_ids(inventory.model, lambda: _bytes_of_outputs(inventory, row))
-    return max(1, min(_MAXIMUM_ROWS, maximum // max(bytes_of_row, 1)))
+        return naming_wrong_ids(inventory.model, lambda: _bytes_of_outputs(inventory, row))
 
 
 def fixed_rows(model: keras.Model) -> int | None:

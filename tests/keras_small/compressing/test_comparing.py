@@ -55,8 +55,8 @@ def test_small_outputs_of_the_original_are_kept(kept, runs, monkeypatch):
     monkeypatch.setattr(comparing, "_KEPT_OUTPUTS", kept)
     comparison = Comparison(Inventory.of(model_of(ROWS)), None, None)
     seen = []
-    run = comparison._run_original
-    comparison._run_original = lambda batch: seen.append(batch) or run(batch)
+    run = comparison.run_original
+    comparison.run_original = lambda batch: seen.append(batch) or run(batch)
     for numbers in ([0], [1], [1]):
         ids = np.array(numbers, "int32")
         assert comparison.error_of(model_of(ROWS), [ids]) == (0.0, 1)

@@ -9,7 +9,7 @@ import pytest
 from compressing import compress, error_of
 from conformance import saved_and_loaded, to_numpy
 
-from keras_small import Data
+from keras_small import Data, Promise
 from keras_small.survey.copying import custom_objects
 from keras_small.survey.inventory import Inventory
 
@@ -301,7 +301,7 @@ def test_a_layer_that_is_the_function_of_a_lambda_comes_along(tmp_path):
 @pytest.mark.parametrize("structure", [lambda p, n: [n, p], lambda p, n: {"p": p, "n": n}])
 def test_outputs_that_are_texts_are_left_out(structure, tmp_path):
     inputs = keras.Input((32,))
-    hidden = keras.layers.Dense(64, "relu")(inputs)
+    hidden = keras.layers.Dense(64, "relu", name="hidden")(inputs)
     probabilities = keras.layers.Dense(3, "softmax")(hidden)
     names = keras.layers.StringLookup(vocabulary=["a", "b", "c"], num_oov_indices=0, invert=True)
     classes = names(keras.ops.argmax(probabilities, axis=-1))
@@ -311,6 +311,9 @@ def test_outputs_that_are_texts_are_left_out(structure, tmp_path):
     assert result.report.layers == alone.report.layers
     assert result.report.error == pytest.approx(alone.report.error, rel=1e-5)
     assert result.heal(ROWS, epochs=1, learning_rate=1e-4) is not None
+    assert result.heal(ROWS, epochs=1, learning_rate=1e-4, outputs=["hidden"]) is not None
+    promise = Promise(max_flips=0.5, confidence=0.6)
+    assert compress(both, promise, data=ROWS, verbose=0).report.ratio > 1
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="string outputs")

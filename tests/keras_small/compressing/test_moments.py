@@ -36,6 +36,21 @@ def test_large_numbers_are_summed_in_float64():
     np.testing.assert_allclose(moment.matrix(), expected, rtol=1e-5)
 
 
+def test_the_size_of_the_rows_does_not_change_how_much_is_shrunk():
+    rows = RNG.normal(size=(50, 8)).astype("float32")
+    one, large = moments.SecondMoment(), moments.SecondMoment()
+    one.add(rows)
+    large.add(np.float32(1e10) * rows)
+    assert large.matrix().dtype == "float32"
+    np.testing.assert_allclose(large.shrunk() / 1e20, one.shrunk(), rtol=1e-3, atol=1e-4)
+
+
+def test_without_rows_there_is_nothing_to_shrink():
+    moment = moments.SecondMoment()
+    moment.add(np.zeros((0, 3), "float32"))
+    np.testing.assert_array_equal(moment.shrunk(), np.zeros((3, 3)))
+
+
 def test_few_rows_are_shrunk_more():
     def distance(count):
         moment = moments.SecondMoment()

@@ -30,6 +30,30 @@ def test_the_outputs_of_all_layers_stay_within_the_bound(monkeypatch):
     assert {len(batch) for batch in cut(model, rows, batch_size=4).small_batches} == {4}
 
 
+@pytest.mark.parametrize(
+    ("rows", "maximum_rows", "compiled"),
+    [(1000, 256, 50), (64, 256, 12), (120, 256, 15), (1000, 20, 20)],
+)
+def test_compiled_runs_have_a_bound_of_their_own(rows, maximum_rows, compiled, monkeypatch):
+    inputs = keras.Input((10,))
+    model = keras.Model(inputs, keras.layers.Dense(90)(keras.layers.Dense(110)(inputs)))
+    monkeypatch.setattr(slices, "_MAXIMUM_BYTES", 10_000)  # 12 rows, and 50 if compiled
+    monkeypatch.setattr(slices, "_MAXIMUM_ROWS", maximum_rows)
+    data = cut(model, np.ones((rows, 10), "float32"))
+    # Of fewer than 8 runs none is compiled.
+    of_torch = keras.backend.backend() == "torch"
+    assert len(data.batches[0]) == (12 if of_torch else compiled)
+    assert len(data.small_batches[0]) == 12
+
+
+def test_a_row_beyond_the_bound_runs_alone(monkeypatch):
+    inputs = keras.Input((10,))
+    model = keras.Model(inputs, keras.layers.Dense(100)(inputs))
+    monkeypatch.setattr(slices, "_MAXIMUM_BYTES", 90)
+    data = cut(model, np.ones((64, 10), "float32"))
+    assert {len(batch) for batch in data.batches} == {1}
+
+
 def test_a_model_of_a_fixed_number_of_rows_gets_them():
     inputs = keras.Input((10,), batch_size=4)
     states = keras.layers.GRU(8, stateful=True, return_sequences=True)(

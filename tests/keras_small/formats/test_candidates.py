@@ -5,7 +5,7 @@ import dataclasses
 import keras
 import numpy as np
 import pytest
-from conformance import assert_same_arrays
+from conformance import assert_same_arrays, to_numpy
 
 from keras_small.formats import FORMATS, candidates_for, chains, dense
 from keras_small.storage.quantized_positions import QuantizedPositionEmbedding
@@ -108,6 +108,21 @@ def test_every_kind_is_tested():
     tables |= {QuantizedPositionEmbedding}  # in tests/keras_small/storage/test_quantized.py
     same = {L.Conv1DTranspose, L.Conv3DTranspose, L.DepthwiseConv1D, L.SeparableConv1D}
     assert kinds | tables | same == set(KINDS)
+
+
+def test_errors_of_integers_heed_what_second_moments_leave():
+    """Of correlated inputs roundings make up for each other, and the estimate says so."""
+    layer = L.Dense(64)
+    model = keras.Sequential([keras.Input((96,)), layer])
+    rows = RNG.normal(size=(4000, 8)) @ RNG.normal(size=(8, 96)) + 0.1 * RNG.normal(size=(4000, 96))
+    rows = rows.astype("float32")
+    statistics = observe(model, {"dense": layer}, [rows])[0]["dense"]
+    for candidate in dense.candidates(layer, statistics, 4):
+        small = candidate.finish(candidate.make())
+        expected = rows @ to_numpy(layer.kernel)
+        outputs = to_numpy(small(rows))
+        error = np.linalg.norm(outputs - expected) / np.linalg.norm(expected)
+        assert candidate.likely_error == pytest.approx(error, rel=0.35)
 
 
 def test_more_bits_and_smaller_groups_have_smaller_errors():
