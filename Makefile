@@ -39,7 +39,6 @@ demo-language: $(INSTALLED)
 
 # `make demo-search SENTENCES=FILE` searches the lines of a file.
 demo-search: $(INSTALLED)
-	$(RUN) -c "import keras_hub" 2>/dev/null || $(RUN) -m pip install -e ".[hub]"
 	$(RUN) -m keras_tnattn_train.demos.search $(if $(SENTENCES),"$(SENTENCES)")
 
 # Makes the models that come with the package again.

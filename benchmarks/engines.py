@@ -67,9 +67,9 @@ def recurrent():
 
 def minilm():
     from keras_tnattn_train.data.foreign_models import fetch
-    from keras_tnattn_train.demos.search import CACHE, encoder
+    from keras_tnattn_train.demos.minilm import CACHE, original
 
-    return encoder(fetch("minilm", CACHE) / "all_minilm_l6_v2")
+    return original(fetch("minilm", CACHE) / "all_minilm_l6_v2")
 
 
 OURS = ((4, None, None), (8, 4, None), (30, 4, None), (8, 4, "litert"), (30, 4, "litert"))

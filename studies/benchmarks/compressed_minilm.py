@@ -35,6 +35,7 @@ from keras_small import compress
 from keras_small.building.saving import file_bytes
 from keras_small.storage.sizes import byte_count
 from keras_tnattn_train.data.foreign_models import fetch
+from keras_tnattn_train.demos.minilm import squared_distance
 
 
 def main():
@@ -102,11 +103,6 @@ def kept(folder, name, make):
 def quantized(model, mode):
     model.quantize(mode)
     return model
-
-
-def squared_distance(targets, outputs):
-    """Twice one minus the cosine of vectors of length 1."""
-    return ops.sum(ops.square(targets - outputs), axis=-1)
 
 
 class Compressed:

@@ -1,6 +1,5 @@
 """The claims of `make demo-search`: its sentences, and the whole, ten minutes of the processor."""
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -59,7 +58,6 @@ def test_first_sentences_are_short_and_whole():
 @pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="only the TensorFlow backend exports"
 )
-@pytest.mark.skipif(not importlib.util.find_spec("keras_hub"), reason="needs the extra hub")
 def test_demo(tmp_path, monkeypatch):
     import tokenizers
 

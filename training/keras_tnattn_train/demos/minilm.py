@@ -13,6 +13,7 @@ import itertools
 import json
 import re
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -86,7 +87,8 @@ def make(folder: Path) -> None:
     about = {"task": "encode", "dim": model.output_shape[-1], "pieces": pieces.rules, "card": card}
     text = json.dumps(about, ensure_ascii=False, separators=(",", ":"))
     (folder / ABOUT).write_text(text, encoding="utf-8")
-    print(f"{folder}: {card['bytes']:,} bytes, cosine {cosine:.4f}")
+    minutes = time.process_time() / 60
+    print(f"{folder}: {card['bytes']:,} bytes, cosine {cosine:.4f}, {minutes:.0f} minutes")
 
 
 def mixed(

@@ -70,6 +70,7 @@ def run() -> None:
 def small_encoder(package: Path, tokenizer: Any, texts: Sequence[str]) -> "keras.Model":
     """Returns the encoder, compressed unless its file is there, and prints bytes and time."""
     import keras_small
+    from keras_tnattn_train.demos.minilm import original
     from keras_tnattn_train.exports.search import sentence_ids
 
     path = FOLDER / "encoder.tnz"
@@ -77,7 +78,7 @@ def small_encoder(package: Path, tokenizer: Any, texts: Sequence[str]) -> "keras
         return keras_small.load(path)
     rows = np.random.default_rng(0).permutation(len(texts))[:TEXTS]
     ids = sentence_ids(tokenizer, [texts[n] for n in rows], LENGTH)
-    model = encoder(package)
+    model = original(package)
     wall, processor = time.monotonic(), time.process_time()
     result = keras_small.compress(model, TARGET, data=ids, coded=True)
     wall, processor = time.monotonic() - wall, time.process_time() - processor
@@ -86,22 +87,6 @@ def small_encoder(package: Path, tokenizer: Any, texts: Sequence[str]) -> "keras
     path.parent.mkdir(parents=True, exist_ok=True)
     result.save(path)
     return result.model
-
-
-def encoder(package: Path) -> "keras.Model":
-    """Returns the sentence encoder, from ids `(B, L)` to vectors `(B, 384)` of length 1."""
-    import keras
-    import keras_hub
-
-    backbone = keras_hub.models.BertBackbone.from_preset(str(package))
-    # Without the vector of the first piece, which nothing reads.
-    states_of = keras.Model(backbone.input, backbone.output["sequence_output"])
-    ids = keras.Input((None,), dtype="int32", name="ids")
-    mask = keras.ops.cast(keras.ops.not_equal(ids, 0), "int32")
-    inputs = {"token_ids": ids, "segment_ids": keras.ops.zeros_like(ids), "padding_mask": mask}
-    states = states_of(inputs)
-    pooled = keras.layers.GlobalAveragePooling1D()(states, mask=mask)
-    return keras.Model(ids, keras.layers.UnitNormalization()(pooled))
 
 
 def sentences_of(path: Path) -> list[str]:
