@@ -83,8 +83,9 @@ def test_file_has_the_size_of_the_report(make, tmp_path, capsys):
     assert f"{size:,} bytes  small.keras\n" in capsys.readouterr().out
     assert size == pytest.approx(result.report.file_bytes, rel=1e-3)  # it has a date
     assert size < 1.02 * result.report.bytes_after
-    line = f"file: {result.report.file_bytes:,} bytes, "
-    assert line + f"{result.report.bytes_before / size:.1f} times smaller" in str(result.report)
+    expected = result.report.file_bytes
+    factor = f"{result.report.bytes_before / expected:.1f} times smaller"
+    assert f"file: {expected:,} bytes, {factor}" in str(result.report)
     again = loaded(tmp_path / "small.keras")
     expected, actual = (to_numpy(m(inputs, training=False)) for m in (result.model, again))
     np.testing.assert_array_equal(actual, expected)
