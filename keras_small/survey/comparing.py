@@ -22,6 +22,7 @@ Metric = Callable[[keras.Model], float]
 _SAME_IDS = Renumbering()
 # Maximum entries of the original's outputs that are kept.
 _KEPT_OUTPUTS = 2**22
+_ENTRIES_AT_ONCE = 2**20
 
 
 class Comparison:
@@ -135,16 +136,29 @@ class Comparison:
             rows += number_of_rows(batch)
             pairs = zip(self._outputs_of_original(batch), outputs(renumbering(batch)), strict=True)
             for expected, actual in pairs:
-                expected = expected.astype("float64")
-                actual = actual.astype("float64")
-                finite = np.isfinite(expected)
-                same = np.array_equal(expected[~finite], actual[~finite], equal_nan=True)
-                difference = actual[finite] - expected[finite]
-                error += float(np.square(difference).sum()) if same else np.inf
-                size += float(np.square(expected[finite]).sum())
+                for part in _parts(expected.size):
+                    change, size_of_part = _squares(expected.ravel()[part], actual.ravel()[part])
+                    error += change
+                    size += size_of_part
         if not np.isfinite(error):
             return float("inf"), rows
         return float(np.sqrt(error / (size or 1.0))), rows
+
+
+def _parts(entries: int) -> list[slice]:
+    """Returns slices of an array, so that few of its entries are in float64 at once."""
+    return [slice(n, n + _ENTRIES_AT_ONCE) for n in range(0, entries, _ENTRIES_AT_ONCE)]
+
+
+def _squares(expected: np.ndarray, actual: np.ndarray) -> tuple[float, float]:
+    """Returns the sums of the squares of the changes, and of the finite entries before."""
+    expected = expected.astype("float64")
+    finite = np.isfinite(expected)
+    size = float(np.square(expected[finite]).sum())
+    if not np.array_equal(expected[~finite], actual[~finite], equal_nan=True):
+        return np.inf, size
+    change = actual[finite] - expected[finite]
+    return float(np.square(change).sum()), size
 
 
 def _digest(batch: Any) -> bytes:
