@@ -1,6 +1,8 @@
 """Divides a budget of bytes among the layers of a model so that the errors are small."""
 
-from collections.abc import Callable, Mapping, Sequence
+import heapq
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from keras_small.formats.candidates import Candidate
 
@@ -17,40 +19,65 @@ def share_out(
     byte is made. Returns `None` if the smallest ones do not fit.
     """
 
-    def weighted_cost(path: str, candidate: Candidate) -> float:
-        return (sensitivity[path] * candidate.cost) ** 2
-
     groups = {
-        path: _not_dominated(path, candidates, weighted_cost)
-        for path, candidates in choices.items()
+        path: _not_dominated(candidates, sensitivity[path]) for path, candidates in choices.items()
     }
-    at = dict.fromkeys(groups, 0)
-    total = sum(group[0].bytes for group in groups.values())
-    if total > budget:
+    left = budget - sum(group[0].candidate.bytes for group in groups.values())
+    if left < 0:
         return None
-    while True:
-        steps = []
-        for path, group in groups.items():
-            for i in range(at[path] + 1, len(group)):
-                added = group[i].bytes - group[at[path]].bytes
-                if total + added <= budget:
-                    saved = weighted_cost(path, group[at[path]]) - weighted_cost(path, group[i])
-                    steps.append((saved / max(added, 1), path, i, added))
-        if not steps:
-            return {path: group[at[path]] for path, group in groups.items()}
-        _, path, i, added = max(steps)
-        at[path] = i
-        total += added
+    at = dict.fromkeys(groups, 0)
+    # The best step of each group is looked for again only once it is made, or no longer fits.
+    steps: list[_Step] = []
+    for place, path in enumerate(sorted(groups)):
+        _push_best(steps, -place, path, groups[path], 0, left)
+    while steps:
+        step = heapq.heappop(steps)
+        if step.added <= left:
+            at[step.path] = step.to
+            left -= step.added
+        _push_best(steps, step.order, step.path, groups[step.path], at[step.path], left)
+    return {path: group[at[path]].candidate for path, group in groups.items()}
 
 
-def _not_dominated(
-    path: str, candidates: Sequence[Candidate], weighted_cost: Callable[[str, Candidate], float]
-) -> list[Candidate]:
+class _Weighted(NamedTuple):
+    """A candidate and its part of the sum that is minimized."""
+
+    candidate: Candidate
+    cost: float
+
+
+class _Step(NamedTuple):
+    """A change of a layer to a larger candidate; the first in order saves most per byte."""
+
+    lost: float
+    order: int
+    to: int
+    path: str
+    added: int
+
+
+def _push_best(
+    steps: list[_Step], order: int, path: str, group: Sequence[_Weighted], at: int, left: int
+) -> None:
+    """Pushes the best step of a group onto a heap, if there is one that fits the bytes left."""
+    now = group[at]
+    found = []
+    for to, new in enumerate(group[at + 1 :], at + 1):
+        added = new.candidate.bytes - now.candidate.bytes
+        if added <= left:
+            lost = (new.cost - now.cost) / max(added, 1)
+            found.append(_Step(lost, order, to, path, added))
+    if found:
+        heapq.heappush(steps, min(found))
+
+
+def _not_dominated(candidates: Sequence[Candidate], sensitivity: float) -> list[_Weighted]:
     """Returns the candidates that no smaller one beats, by increasing size and decreasing cost."""
-    best: list[Candidate] = []
+    best: list[_Weighted] = []
     for candidate in sorted(candidates, key=lambda c: (c.bytes, c.cost)):
-        if not best or weighted_cost(path, candidate) < weighted_cost(path, best[-1]):
-            best.append(candidate)
+        cost = (sensitivity * candidate.cost) ** 2
+        if not best or cost < best[-1].cost:
+            best.append(_Weighted(candidate, cost))
     return best
 
 
