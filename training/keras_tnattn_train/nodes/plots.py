@@ -6,12 +6,11 @@ from typing import Any
 
 import keras
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from keras_tnattn.models.graph_classifier import attention_model
 from keras_tnattn_train.data.graphs import LabeledGraph
-from keras_tnattn_train.runs.plots import save
+from keras_tnattn_train.runs.plots import distinct_colors, save
 
 # The maximum number of neighbors drawn for the node in the middle, and for each of its neighbors.
 NEIGHBORS = 8
@@ -31,7 +30,7 @@ def attention(model: keras.Model, inputs: dict[str, Any], graph: LabeledGraph, p
     ]
     number = {tuple(edge): i for i, edge in enumerate(graph.edges.tolist())}
     figure = Figure(figsize=(5 * len(layers), 5), layout="constrained")
-    colors = colormaps["tab10"]
+    colors = distinct_colors(len(graph.class_names))
     for n, (axes, scores) in enumerate(
         zip(figure.subplots(1, len(layers), squeeze=False)[0], layers, strict=True)
     ):
@@ -40,7 +39,7 @@ def attention(model: keras.Model, inputs: dict[str, Any], graph: LabeledGraph, p
             width = 8 * scores[number[outer, inner]]
             axes.plot(*ends.T, color="gray", linewidth=width, zorder=1)
         for node, place in places.items():
-            axes.scatter(*place, s=420, color=colors(graph.labels[node] % 10), zorder=2)
+            axes.scatter(*place, s=420, color=colors[graph.labels[node]], zorder=2)
             self_score = scores[len(graph.edges) + node]
             axes.text(*place, f"{self_score:.2f}", ha="center", va="center", fontsize=7, zorder=3)
         axes.set(title=f"layer {n + 1}", aspect="equal")

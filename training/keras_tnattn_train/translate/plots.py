@@ -25,6 +25,7 @@ SYMBOLS = {
 }
 CURVES = {"power_law": "tab:blue", "lognormal": "tab:orange", "exponential": "tab:green"}
 BETWEEN_TOKENS = ("E_LM", "E", "scores")
+MAX_WIDTH = 10  # inches of a picture of several heads, whose words can be read on a page
 
 
 def heat_maps(
@@ -115,12 +116,11 @@ def _panels(
     contents: Iterable[Any],
     path: Path,
     size: tuple[float, float],
-    columns: int = 4,
 ) -> Iterator[tuple[Axes, int, Any]]:
     """Yields axes, number and content of each head's panel; saves the figure at the end."""
-    columns = min(columns, len(heads))
+    columns = max(1, min(int(MAX_WIDTH / size[0]), len(heads)))
     rows = -(-len(heads) // columns)
-    figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
+    figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="compressed")
     for i, (head, content) in enumerate(zip(heads, contents, strict=True)):
         yield figure.add_subplot(rows, columns, i + 1), head, content
     save(figure, path)
