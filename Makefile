@@ -3,7 +3,7 @@ VENV ?= .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo demo-classify demo-rules demo-translate demo-language demo-search models minilm serve study test test-core test-studies test-torch test-slow lint docs wheel matrix bench bench-gpu gpu-wheels clean
+.PHONY: demo demo-classify demo-rules demo-translate demo-language demo-search models minilm serve study test test-core test-studies test-torch test-slow lint docs notebooks wheel matrix bench bench-gpu gpu-wheels clean
 
 # The environments are created once, and again when pyproject.toml or setup.cfg changes. The light
 # one has what the first examples need, and is a part of the other.
@@ -97,11 +97,14 @@ lint: $(INSTALLED)
 	$(SCHEMA)citation-file-format CITATION.cff
 	$(RUN) -m mypy
 
-# Warnings are errors. `make docs NOTEBOOKS=cache` runs the notebooks, too.
-NOTEBOOKS ?= off
+# Warnings are errors. The pages of the notebooks show the outputs that are kept in them.
 docs: $(INSTALLED)
-	$(RUN) -m sphinx -W --keep-going -q -b html -D nb_execution_mode=$(NOTEBOOKS) docs docs/_build/html
+	$(RUN) -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "The pages are in docs/_build/html/index.html"
+
+# Runs the notebooks after a change of their code, and keeps their outputs: two minutes.
+notebooks: $(INSTALLED)
+	$(RUN) docs/run_notebooks.py
 
 # Builds the wheel and installs it in empty environments outside the checkout: with one backend and
 # nothing else, where it trains one step; and with the extras of the commands, where these run.
@@ -136,4 +139,4 @@ gpu-wheels:
 		--dest .wheels keras namex optree
 
 clean:
-	rm -rf $(VENV) build dist docs/_build docs/.jupyter_cache *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist docs/_build *.egg-info .pytest_cache .ruff_cache .hypothesis

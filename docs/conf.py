@@ -30,7 +30,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
 ]
-exclude_patterns = ["_build", "_extensions", ".jupyter_cache"]
+exclude_patterns = ["_build", "_extensions"]
 
 html_theme = "pydata_sphinx_theme"
 html_title = f"keras_tnattn {release}"
@@ -50,9 +50,7 @@ highlight_language = "none"
 
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
-nb_execution_timeout = 300
-nb_execution_raise_on_error = True
-nb_execution_cache_path = str(HERE / ".jupyter_cache")
+nb_execution_mode = "off"  # `make notebooks` runs them, and keeps their outputs
 
 autodoc_default_options = {"members": True, "show-inheritance": True}
 autodoc_member_order = "bysource"

@@ -95,7 +95,7 @@ def test_faults_are_found(page, body, found):
 def built(tmp_path_factory):
     pytest.importorskip("sphinx")
     folder = tmp_path_factory.mktemp("html")
-    command = [sys.executable, "-m", "sphinx", "-q", "-b", "html", "-D", "nb_execution_mode=off"]
+    command = [sys.executable, "-m", "sphinx", "-q", "-b", "html"]
     subprocess.run([*command, str(DOCS), str(folder)], check=True)
     return folder
 
