@@ -86,7 +86,7 @@ def draw_tensorized_attention():
 def draw_graph_tensor_network():
     impulse = np.zeros((1, 41, 1), "float32")
     impulse[0, 20] = 1
-    figure, axis = plt.subplots(figsize=(7, 2.8))
+    figure, axis = plt.subplots(figsize=(5, 3.2))
     options = {"later": (BLUE, "o"), "earlier": (ORANGE, "s"), "both": (GREEN, "^")}
     for receive_from, (color, marker) in options.items():
         layer = keras_tnattn.GraphTensorNetwork(damping=0.8, receive_from=receive_from)
@@ -97,10 +97,10 @@ def draw_graph_tensor_network():
             color=color,
             marker=marker,
             markersize=3,
-            label=f'receive_from="{receive_from}"',
+            label=receive_from,
         )
     axis.set(xlabel="position, from the token that is 1", ylabel="output")
-    axis.legend()
+    axis.legend(title="receive_from", loc="upper left")
     save(figure, "graph_tensor_network")
 
 
@@ -154,7 +154,7 @@ def draw_graph_attention():
 
 
 def draw_tn_attention():
-    figure, axis = plt.subplots(figsize=(8, 2.8))
+    figure, axis = plt.subplots(figsize=(5, 2.6))
     names = ["$A$", "$A$", "$T$", "$A$", "$A$"]
     legs = [(rf"$\phi({n})$", "$y(3)$" if n == 3 else "") for n in range(1, 6)]
     draw_chain(axis, names, [BLUE, BLUE, ORANGE, BLUE, BLUE], legs)
@@ -164,7 +164,7 @@ def draw_tn_attention():
     )
     axis.text(0.5, -0.7, "boundary $G$", color="gray", ha="center")
     axis.set_xlim(-1, 5)
-    axis.set_title("Output of site 3: its transformation between the matrices of all the others")
+    axis.set_title("Output of site 3: its transformation\nbetween the matrices of all the others")
     save(figure, "tn_attention")
 
 
