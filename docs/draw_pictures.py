@@ -177,7 +177,8 @@ def draw_power_law_graph_attention():
         r"$G_{LM} = a\,A_{LM}^P + b_a$": "G_LM",
         r"$E_{LM}$: attention": "E_LM",
     }
-    figure, axes = plt.subplots(1, 4, figsize=(11, 3))
+    figure, axes = plt.subplots(2, 2, figsize=(6.4, 5.8))
+    axes = axes.flat
     for axis, (title, name) in zip(axes, panels.items(), strict=True):
         values = to_numpy(details[name])[0, 0]
         signed = values.min() < 0

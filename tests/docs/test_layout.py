@@ -35,6 +35,9 @@ FAULTS = """() => {
     for (const e of document.querySelectorAll(".formula, pre")) {
         if (seen(e) && e.scrollHeight > e.clientHeight + 1) tell("cut below", e);
     }
+    for (const e of document.querySelectorAll(".formula")) {
+        if (seen(e) && e.scrollWidth > e.clientWidth + 1) tell("a formula scrolls", e);
+    }
     for (const e of document.querySelectorAll("article img")) {
         const box = e.getBoundingClientRect();
         const clip = (p) => scroll(p) || hides(p);
@@ -81,6 +84,7 @@ PICTURE = (
         ('<article><img src="data:,none"></article>', "not loaded"),
         ('<pre style="height: 9px; overflow: auto">a<br>b</pre>', "cut below"),
         (f'<div style="overflow-x: auto">{WIDE}</div>', None),
+        (f'<div class="formula" style="overflow-x: auto">{WIDE}</div>', "a formula scrolls"),
         ("<p>A short page.</p>", None),
     ],
 )
