@@ -364,11 +364,17 @@ def _decode(code: memoryview, method: str, dtype: np.dtype, shape: tuple[int, ..
     for row in classes[0] if are_sorted else ():
         some = by_row == row
         shared[some] = _symbols(ans, tables.pop(0), int(np.count_nonzero(some)))
-    for table, (row, column) in zip(tables, itertools.product(*classes), strict=True):
-        some, others = by_row == row, by_column == column
-        block, own = integers[np.ix_(some, others)], _own(shared[some], columns)[:, others]
-        block[own] = _symbols(ans, table, int(np.count_nonzero(own)))
-        integers[np.ix_(some, others)] = block
+    columns_by_class = [np.flatnonzero(by_column == column) for column in classes[1]]
+    for row in classes[0]:
+        some = np.flatnonzero(by_row == row)
+        is_own = _own(shared[some], columns)
+        block = np.zeros(is_own.shape, "uint8")
+        for others in columns_by_class:
+            own = is_own[:, others]
+            part = np.zeros(own.shape, "uint8")
+            part[own] = _symbols(ans, tables.pop(0), int(np.count_nonzero(own)))
+            block[:, others] = part
+        integers[some] = block
     _check_end(ans)
     for column in range(min(columns, int(shared.max(initial=0)))):
         own = np.where(column >= shared, np.arange(len(shared)), 0)
