@@ -11,6 +11,7 @@ SCRIPTS = {
     "../studies/benchmarks/additive_scores.py": "--quick",
     "corpus_memory.py": "--pairs 1000 --steps 2",
     "decoding.py": "--quick",
+    "encoder_start.py": "--backends tensorflow --runs 1",
     "../studies/benchmarks/frozen_metric.py": "--quick",
     "gpu.py": "--quick --precisions float32",
     "graph_tensor_network.py": "--lengths 64",
