@@ -23,6 +23,7 @@ file is in the folder, too, and can be copied into any project:
 
 import codecs
 import contextlib
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -146,6 +147,15 @@ class Words:
         return [self._ids.get(word, 1) for word in self.split(text)[: self.max_words]]
 
 
+def padded(rows: Sequence[Sequence[int]], least: int = 0) -> np.ndarray:
+    """Returns rows of ids as an int32 array `(B, L)`, filled up with 0 to `least` ids or more."""
+    longest = max(map(len, rows), default=0)
+    ids = np.zeros((len(rows), max(longest, least)), "int32")
+    for row, values in zip(ids, rows, strict=True):
+        row[: len(values)] = values
+    return ids
+
+
 class Classifier:
     """A function from texts to the names of their classes.
 
@@ -194,13 +204,7 @@ class Classifier:
         return self._pad([self.words(text) for text in texts])
 
     def _pad(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
-        longest = max((len(row) for row in rows), default=1)
-        ids = np.zeros(
-            (len(rows), max(longest, 1) if self._by_length else self.words.max_words), "int32"
-        )
-        for row, values in zip(ids, rows, strict=True):
-            row[: len(values)] = values
-        return ids
+        return padded(rows, 1 if self._by_length else self.words.max_words)
 
     def from_ids(self, ids: np.ndarray) -> np.ndarray:
         """Returns floats `(B, C)` for ids `(B, L)`; without any, those of an empty text."""
@@ -292,6 +296,7 @@ class Pieces:
         return _longest_pieces(word, self._ids, self._longest) or [UNK]
 
 
+@dataclasses.dataclass
 class BertPieces:
     """Turns texts into ids of BERT's word pieces, as the package `tokenizers` does.
 
@@ -307,38 +312,22 @@ class BertPieces:
         max_length: The maximum number of ids of a text, start and end included.
     """
 
-    def __init__(
-        self,
-        vocabulary: Sequence[str],
-        case: str,
-        keep_accents: bool,
-        unknown: int,
-        start: int,
-        end: int,
-        max_length: int,
-    ) -> None:
-        self.vocabulary = vocabulary
-        self.case = case
-        self.keep_accents = keep_accents
-        self.unknown = unknown
-        self.start = start
-        self.end = end
-        self.max_length = max_length
-        self._ids = {piece: n for n, piece in enumerate(vocabulary)}
-        self._longest = max(map(len, vocabulary))
+    vocabulary: Sequence[str]
+    case: str
+    keep_accents: bool
+    unknown: int
+    start: int
+    end: int
+    max_length: int
+
+    def __post_init__(self) -> None:
+        self._ids = {piece: n for n, piece in enumerate(self.vocabulary)}
+        self._longest = max(map(len, self.vocabulary))
 
     @property
     def rules(self) -> dict[str, Any]:
         """The arguments of the constructor."""
-        return {
-            "vocabulary": self.vocabulary,
-            "case": self.case,
-            "keep_accents": self.keep_accents,
-            "unknown": self.unknown,
-            "start": self.start,
-            "end": self.end,
-            "max_length": self.max_length,
-        }
+        return dataclasses.asdict(self)
 
     def ids(self, text: str) -> list[int]:
         """Returns the ids of a text, start and end included; a long text is cut off."""
@@ -468,7 +457,7 @@ class Encoder:
         self.card = content["card"]
         self._model = Model(folder / content["files"]["model"]["name"], threads)
         with _tried(self._model):
-            dim = self.from_ids(self._pad([[len(self.pieces.vocabulary) - 1]])).shape[1]
+            dim = self.from_ids(padded([[len(self.pieces.vocabulary) - 1]])).shape[1]
             _check(dim == self.dim, f"{dim}", "dim", self.dim)
 
     def __call__(self, texts: str | Iterable[str], batch_size: int = 32) -> np.ndarray:
@@ -503,19 +492,12 @@ class Encoder:
         vectors = np.zeros((len(rows), self.dim), "float32")
         for start in range(0, len(order), batch_size):
             batch = order[start : start + batch_size]
-            vectors[batch] = self.from_ids(self._pad([rows[n] for n in batch]))
+            vectors[batch] = self.from_ids(padded([rows[n] for n in batch]))
         return vectors
 
     def from_ids(self, ids: np.ndarray) -> np.ndarray:
         """Returns floats `(B, D)` for ids `(B, L)`, padded with 0."""
         return self._model(**{self._model.inputs[0]: ids})[0]
-
-    @staticmethod
-    def _pad(rows: Sequence[Sequence[int]]) -> np.ndarray:
-        ids = np.zeros((len(rows), max(map(len, rows))), "int32")
-        for row, values in zip(ids, rows, strict=True):
-            row[: len(values)] = values
-        return ids
 
 
 def _as_texts(texts: Any) -> list[str]:
@@ -601,9 +583,7 @@ class Translator:
         results: list[list[tuple[str, float]]] = [[] for _ in rows]
         for first in range(0, len(order), batch_size):
             numbers = order[first : first + batch_size]
-            source = np.zeros((len(numbers), len(rows[numbers[0]])), "int32")
-            for row, n in zip(source, numbers, strict=True):
-                row[: len(rows[n])] = rows[n]
+            source = padded([rows[n] for n in numbers])
             for n, ids, scores in zip(numbers, *self.search(source, beam_size), strict=True):
                 pairs = [(self.target.text(x), float(y)) for x, y in zip(ids, scores, strict=True)]
                 empty = len(rows[n]) == 2

@@ -3,7 +3,7 @@
 import importlib.util
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from keras_tnattn_runtime.extras import has_onnx
 from keras_tnattn_train.options.errors import InputError
@@ -27,21 +27,21 @@ def load_packaged(name: str) -> "PackagedClassifier | PackagedEncoder":
     Raises:
         InputError: If it is of another kind.
     """
+    import keras_small
+
     about = json.loads((packaged_models()[name] / "about.json").read_text("utf-8"))
-    if about.get("task") == "encode":
-        return PackagedEncoder(name)
-    if about.get("task") == "classify":
-        return PackagedClassifier(name)
+    if about["task"] == "encode":
+        return PackagedEncoder(keras_small.load(name))
+    if about["task"] == "classify":
+        return PackagedClassifier(keras_small.load(name), about["words"])
     raise InputError(f"Expected docstrings or minilm. Received: {name}, which is no model for it")
 
 
 class PackagedEncoder:
-    """A sentence encoder that comes with the package, by its name for `keras_small.load`."""
+    """A sentence encoder that comes with the package, as `keras_small.load` returns it."""
 
-    def __init__(self, name: str) -> None:
-        import keras_small
-
-        self.encoder = keras_small.load(name)
+    def __init__(self, encoder: Any) -> None:
+        self.encoder = encoder
 
     def task(self) -> "Task":
         """Returns the model and its text, for `exports.export`."""
@@ -51,18 +51,19 @@ class PackagedEncoder:
 
 
 class PackagedClassifier:
-    """A classifier of texts that comes with the package, by its name for `keras_small.load`."""
+    """A classifier of texts that comes with the package.
 
-    def __init__(self, name: str) -> None:
-        import keras_small
+    Args:
+        loaded: What `keras_small.load` returns.
+        words: The vocabulary and the number of words of a text, in `about.json`.
+    """
+
+    def __init__(self, loaded: Any, words: dict[str, Any]) -> None:
         from keras_tnattn.text.words import WordVectorizer
 
-        about = json.loads((packaged_models()[name] / "about.json").read_text("utf-8"))
-        loaded = keras_small.load(name)
         self.model = loaded.model
         self.class_names = loaded.class_names
         self.card = loaded.card
-        words = about["words"]
         self.vectorizer = WordVectorizer(words["vocabulary"], words["max_words"])
 
     def task(self) -> "Task":
