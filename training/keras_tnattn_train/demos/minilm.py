@@ -23,12 +23,13 @@ from keras import ops
 
 import keras_small
 from keras_small import pretrained
-from keras_small.pretrained import ABOUT, CODED_MODEL
+from keras_small.pretrained import CODED_MODEL
 from keras_tnattn.models.state_dicts import read_state_dict
 from keras_tnattn.typing import Tensor
 from keras_tnattn_runtime.reader import BertPieces
 from keras_tnattn_train.commands import run_demo
 from keras_tnattn_train.data.foreign_models import fetch
+from keras_tnattn_train.demos.pretrained import write_about
 
 NAME = "minilm"
 CACHE = Path("~/.cache/keras_tnattn").expanduser()
@@ -85,8 +86,7 @@ def make(folder: Path) -> None:
         "examples": ["How many elements are there?", "The number of items in a list."],
     }
     about = {"task": "encode", "dim": model.output_shape[-1], "pieces": pieces.rules, "card": card}
-    text = json.dumps(about, ensure_ascii=False, separators=(",", ":"))
-    (folder / ABOUT).write_text(text, encoding="utf-8")
+    write_about(folder, about)
     minutes = time.process_time() / 60
     print(f"{folder}: {card['bytes']:,} bytes, cosine {cosine:.4f}, {minutes:.0f} minutes")
 

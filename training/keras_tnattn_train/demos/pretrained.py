@@ -134,7 +134,12 @@ def pack(name: str, trained: Path, small: Path, folder: Path) -> None:
         "bytes": len(data),
         "trained": {key: results[key] for key in ("test_accuracy", "test") if key in results},
     }
-    text = json.dumps({**content, "card": card}, ensure_ascii=False, separators=(",", ":"))
+    write_about(folder, {**content, "card": card})
+
+
+def write_about(folder: Path, about: dict[str, Any]) -> None:
+    """Writes what `keras_small.load` reads beside the model."""
+    text = json.dumps(about, ensure_ascii=False, separators=(",", ":"))
     (folder / ABOUT).write_text(text, encoding="utf-8")
 
 
