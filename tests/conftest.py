@@ -59,6 +59,28 @@ def _compiled_quickly():
         yield
 
 
+@pytest.fixture(scope="module")
+def eagerly():
+    """On TensorFlow, models train, evaluate and predict without a graph. Tracing one takes longer
+    than the few steps of most tests, and TensorFlow keeps a part of it: a GB over the tests of the
+    estimator. For files whose subject is not what is traced."""
+    import keras
+
+    def run_eagerly(make):
+        @functools.wraps(make)
+        def make_eager(model, force=False):
+            model.run_eagerly = True
+            make(model, force)
+
+        return make_eager
+
+    with pytest.MonkeyPatch.context() as patch:
+        if keras.backend.backend() == "tensorflow":
+            for name in ("make_train_function", "make_test_function", "make_predict_function"):
+                patch.setattr(keras.Model, name, run_eagerly(getattr(keras.Model, name)))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _seeded(request):
     """Every test starts from the same seeds, in float32, whatever ran before it."""
@@ -96,6 +118,7 @@ def _forget_what_a_module_needed():
 
         jax.clear_caches()
     gc.collect()
+    gc.freeze()  # the modules that were imported meanwhile
     with contextlib.suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 
