@@ -6,6 +6,8 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 # Several processes of the suite share the cores, and threads of NumPy's products that wait for work
 # keep a core busy: a third of the time of the compression's tests. Set before NumPy is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# The same of TensorFlow's products.
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 
 import contextlib
 import ctypes
@@ -59,11 +61,11 @@ def _compiled_quickly():
         yield
 
 
-@pytest.fixture(scope="module")
-def eagerly():
+@contextlib.contextmanager
+def _without_graphs():
     """On TensorFlow, models train, evaluate and predict without a graph. Tracing one takes longer
     than the few steps of most tests, and TensorFlow keeps a part of it: a GB over the tests of the
-    estimator. For files whose subject is not what is traced."""
+    estimator."""
     import keras
 
     def run_eagerly(make):
@@ -78,6 +80,20 @@ def eagerly():
         if keras.backend.backend() == "tensorflow":
             for name in ("make_train_function", "make_test_function", "make_predict_function"):
                 patch.setattr(keras.Model, name, run_eagerly(getattr(keras.Model, name)))
+        yield
+
+
+@pytest.fixture(scope="module")
+def eagerly():
+    """For files whose subject is not what is traced, with their fixtures."""
+    with _without_graphs():
+        yield
+
+
+@pytest.fixture
+def eagerly_once():
+    """The same for single tests."""
+    with _without_graphs():
         yield
 
 
