@@ -97,15 +97,29 @@ def eagerly_once():
         yield
 
 
-@pytest.fixture(autouse=True)
-def _seeded(request):
-    """Every test starts from the same seeds, in float32, whatever ran before it."""
+def _seed(module):
+    """Starts all generators anew, also those that a file of tests keeps."""
     import keras
     import numpy as np
 
     keras.utils.set_random_seed(0)
-    for rng in [x for x in vars(request.module).values() if isinstance(x, np.random.Generator)]:
+    for rng in [x for x in vars(module).values() if isinstance(x, np.random.Generator)]:
         rng.bit_generator.state = np.random.default_rng(0).bit_generator.state
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup(fixturedef, request):
+    """What tests share is made from the same seeds, whichever of them asks for it first."""
+    if fixturedef.scope == "module":
+        _seed(request.module)
+
+
+@pytest.fixture(autouse=True)
+def _seeded(request):
+    """Every test starts from the same seeds, in float32, whatever ran before it."""
+    import keras
+
+    _seed(request.module)
     keras.config.set_dtype_policy("float32")
     yield
     keras.config.set_dtype_policy("float32")
