@@ -410,9 +410,9 @@ def zeros():
 
 
 def table():
-    layer = Table(10**6)
+    layer = Table(10**5)
     model = dense_with(layer)
-    layer.table = RNG.normal(size=10**6).astype("float32")
+    layer.table = RNG.normal(size=10**5).astype("float32")
     return model
 
 
