@@ -6,6 +6,8 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 # Several processes of the suite share the cores, and threads of NumPy's products that wait for work
 # keep a core busy: a third of the time of the compression's tests. Set before NumPy is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# The same of TensorFlow's products.
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 
 import contextlib
 import ctypes
@@ -59,15 +61,65 @@ def _compiled_quickly():
         yield
 
 
-@pytest.fixture(autouse=True)
-def _seeded(request):
-    """Every test starts from the same seeds, in float32, whatever ran before it."""
+@contextlib.contextmanager
+def _without_graphs():
+    """On TensorFlow, models train, evaluate and predict without a graph. Tracing one takes longer
+    than the few steps of most tests, and TensorFlow keeps a part of it: a GB over the tests of the
+    estimator."""
+    import keras
+
+    def run_eagerly(make):
+        @functools.wraps(make)
+        def make_eager(model, force=False):
+            model.run_eagerly = True
+            make(model, force)
+
+        return make_eager
+
+    with pytest.MonkeyPatch.context() as patch:
+        if keras.backend.backend() == "tensorflow":
+            for name in ("make_train_function", "make_test_function", "make_predict_function"):
+                patch.setattr(keras.Model, name, run_eagerly(getattr(keras.Model, name)))
+        yield
+
+
+@pytest.fixture(scope="module")
+def eagerly():
+    """For files whose subject is not what is traced, with their fixtures."""
+    with _without_graphs():
+        yield
+
+
+@pytest.fixture
+def eagerly_once():
+    """The same for single tests."""
+    with _without_graphs():
+        yield
+
+
+def _seed(module):
+    """Starts all generators anew, also those that a file of tests keeps."""
     import keras
     import numpy as np
 
     keras.utils.set_random_seed(0)
-    for rng in [x for x in vars(request.module).values() if isinstance(x, np.random.Generator)]:
+    for rng in [x for x in vars(module).values() if isinstance(x, np.random.Generator)]:
         rng.bit_generator.state = np.random.default_rng(0).bit_generator.state
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup(fixturedef, request):
+    """What tests share is made from the same seeds, whichever of them asks for it first."""
+    if fixturedef.scope == "module":
+        _seed(request.module)
+
+
+@pytest.fixture(autouse=True)
+def _seeded(request):
+    """Every test starts from the same seeds, in float32, whatever ran before it."""
+    import keras
+
+    _seed(request.module)
     keras.config.set_dtype_policy("float32")
     yield
     keras.config.set_dtype_policy("float32")
@@ -96,6 +148,7 @@ def _forget_what_a_module_needed():
 
         jax.clear_caches()
     gc.collect()
+    gc.freeze()  # the modules that were imported meanwhile
     with contextlib.suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 

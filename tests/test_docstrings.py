@@ -13,6 +13,7 @@ import keras_small
 import keras_tnattn
 import keras_tnattn_runtime
 
+pytestmark = pytest.mark.usefixtures("eagerly")
 MODULES = [
     "keras_small",
     *(

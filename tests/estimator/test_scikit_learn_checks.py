@@ -13,6 +13,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from keras_tnattn import TextClassifier
 
+pytestmark = pytest.mark.usefixtures("eagerly")
+
 
 class OfNumbers(TextClassifier):
     def fit(self, X, y):  # noqa: N803 the names of scikit-learn

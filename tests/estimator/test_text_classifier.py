@@ -23,6 +23,8 @@ from keras_tnattn_train.data.texts import load_texts
 from keras_tnattn_train.data.texts.labeled import split_rows
 from keras_tnattn_train.runs.training import reset_session
 
+# The guide in docs/ and the tests of `classify` train it as a graph.
+pytestmark = pytest.mark.usefixtures("eagerly")
 WORDS = {"fruit": ["apple", "pear", "plum", "fig"], "tool": ["saw", "axe", "file", "drill"]}
 
 

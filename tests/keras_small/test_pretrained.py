@@ -44,6 +44,7 @@ def test_docstrings_are_told_apart():
     np.testing.assert_allclose(classify.probabilities(texts).sum(axis=1), 1, atol=1e-5)
 
 
+@pytest.mark.usefixtures("eagerly_once")
 def test_dates_and_names_are_translated():
     translate = keras_small.load("dates-and-names")
     assert translate("terça-feira, 17 de dezembro de 1963") == "Tuesday, December 17, 1963"

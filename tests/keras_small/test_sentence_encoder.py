@@ -16,6 +16,8 @@ from keras_tnattn_runtime.reader import BertPieces
 
 pytest.importorskip("constriction")
 
+# The guide in docs/ runs it as a graph.
+pytestmark = pytest.mark.usefixtures("eagerly")
 FOLDER = Path(pretrained.__file__).parent / "minilm"
 TEXTS = [
     "A cat sits on the mat.",

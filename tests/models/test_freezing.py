@@ -14,6 +14,8 @@ from keras_tnattn.models import language_model, translator
 from keras_tnattn.models.freezing import metric_spreads
 from keras_tnattn.search import BeamSearch, Generator
 
+# test_layers_conform.py trains the layers as a graph.
+pytestmark = pytest.mark.usefixtures("eagerly")
 SIZES = {"model_dim": 8, "num_heads": 2, "feedforward_dim": 8}
 PLGA = {"residual_units": 1, "residual_dim": 4}
 IDS = np.random.default_rng(0).integers(1, 11, (12, 7))

@@ -144,6 +144,7 @@ def test_a_batch_is_each_sentence_alone(naive):
             np.testing.assert_array_equal(finished, want.finished[row])
 
 
+@pytest.mark.usefixtures("eagerly_once")
 @pytest.mark.parametrize(
     ("end_bias", "penalty"),
     slow_but([(3.0, 0.6)], [(-3.0, 2.0), (0.0, 0.0), (0.0, 2.0), (2.0, 2.0), (3.0, 0.6)]),
@@ -156,6 +157,7 @@ def test_stopping_early_changes_nothing(end_bias, penalty):
         check(result, row, naive.search(source, 3, penalty))
 
 
+@pytest.mark.usefixtures("eagerly_once")
 def test_what_is_behind_at_first_may_win_at_the_limit():
     # With this penalty a score first rises with the length and then falls: the second best is
     # behind two ended ones for some steps, and ends up before them.
@@ -183,6 +185,7 @@ def test_sentences_that_are_done_are_not_searched_on():
     assert sizes == []
 
 
+@pytest.mark.usefixtures("eagerly_once")
 def test_the_keys_and_values_that_are_kept_are_those_of_the_whole_prefix():
     models = [make_model("sdpa")]
     if keras.backend.backend() == "tensorflow":  # Keras' own attention fails on JAX with this
@@ -212,6 +215,7 @@ def test_a_start_is_called_once(monkeypatch):
     assert calls == [1]
 
 
+@pytest.mark.usefixtures("eagerly_once")
 @pytest.mark.parametrize("option", [{"use_gate": True}, {"sliding_window": 2}])
 def test_no_keys_are_kept_where_they_would_not_do(option):
     if not option.keys() & inspect.signature(keras.layers.MultiHeadAttention).parameters.keys():
@@ -228,6 +232,7 @@ def test_no_keys_are_kept_where_they_would_not_do(option):
     assert abs(score - result.scores[0, 0]) < 1e-4
 
 
+@pytest.mark.usefixtures("eagerly_once")
 def test_a_causal_metric_decodes_as_it_was_trained():
     # Teacher forcing on what was found gives the very scores of the search; without, it does not.
     gaps = {}
@@ -243,6 +248,7 @@ def test_a_causal_metric_decodes_as_it_was_trained():
     assert gaps["plga"] > 1e-3
 
 
+@pytest.mark.usefixtures("eagerly_once")
 @pytest.mark.slow
 def test_without_an_end_every_sentence_takes_all_steps():
     model = make_model("sdpa", end_bias=9.0)  # which would end at once
@@ -253,6 +259,7 @@ def test_without_an_end_every_sentence_takes_all_steps():
     assert taken.tolist() == [[1 + len(source) + EXTRA] * 2 for source in SOURCES]
 
 
+@pytest.mark.usefixtures("eagerly_once")
 def test_padding_before_a_token_loses_none():
     model = make_model("sdpa", num_layers=1)
     source = np.zeros((2, 18), "int32")

@@ -53,6 +53,7 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.usefixtures("eagerly_once")
 @pytest.mark.parametrize("options", slow_but(OPTIONS[:1], OPTIONS))
 def test_samples_are_those_of_the_definitions(model, options):
     search = Generator(model, 6, seed=3, **options)
@@ -99,6 +100,7 @@ def test_repetition_is_penalized(model):
             ids.append(int(token))
 
 
+@pytest.mark.usefixtures("eagerly_once")
 def test_stop_sequences_end_a_text_where_they_are_complete(model):
     free = Generator(model, 20, temperature=1.0)(PROMPTS)
     assert not free.finished.any()

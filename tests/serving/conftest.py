@@ -16,6 +16,16 @@ def plain(tmp_path_factory):
     return plain_models(tmp_path_factory.mktemp("plain"))
 
 
+@pytest.fixture(scope="session")
+def tales(tmp_path_factory):
+    """The folder of an exported language model, which is written once and not to be changed."""
+    from language_models import exported_language_model
+
+    folder = tmp_path_factory.mktemp("exported") / "tales"
+    exported_language_model(folder, {"examples": ["bad "]})
+    return folder
+
+
 @pytest.fixture
 def gate():
     """What a model of `serving_models.write_factor` waits for; closed by `clear`."""

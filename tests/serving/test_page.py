@@ -16,8 +16,10 @@ OPTIONS = (
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory):
-    with in_thread(page_models(tmp_path_factory.mktemp("page"))) as (url, _):
+def url(tmp_path_factory, tales):
+    folder = page_models(tmp_path_factory.mktemp("page"))
+    shutil.copytree(tales, folder / "tales")
+    with in_thread(folder) as (url, _):
         yield url
 
 

@@ -25,7 +25,7 @@ def small_language_model(attention="sdpa", **options):
     return model
 
 
-def exported_language_model(folder, card=None):
+def exported_language_model(folder, card):
     """Exports the small language model as a version in a folder, and returns its path."""
-    task = LanguageModel(small_language_model(), dataclasses.asdict(TOKENS), card or {})
+    task = LanguageModel(small_language_model(), dataclasses.asdict(TOKENS), card)
     return export(task, folder, Version(engines=("onnxruntime",)))

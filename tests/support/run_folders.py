@@ -82,15 +82,13 @@ def killed_after(epochs, arguments, folder):
     assert process.returncode == -signal.SIGKILL
 
 
-def predicted(arguments, backend=None):
+def predicted(arguments):
     """The table that `predict` writes in a new process, and the packages that it has imported."""
     code = (
         "import sys; from keras_tnattn_train.predict import main; status = main(sys.argv[1:]); "
         "print(*sorted({name.partition('.')[0] for name in sys.modules})); sys.exit(status)"
     )
-    environment = {**os.environ, **({"KERAS_BACKEND": backend} if backend else {})}
-    if backend is None:
-        environment.pop("KERAS_BACKEND", None)
+    environment = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}
     process = subprocess.run(
         [sys.executable, "-c", code, *arguments],
         env=environment,

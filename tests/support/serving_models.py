@@ -3,7 +3,6 @@
 import json
 
 import tensorflow as tf
-from language_models import exported_language_model
 from serving_table import save_signatures
 
 WORDS = ("the", "cat", "dog", "sat")
@@ -170,12 +169,11 @@ def digits(folder):
 
 
 def page_models(folder):
-    """Writes one model of each task, and one without a card."""
+    """Writes one model of each task but language models, and one without a card."""
     classifier(folder / "pets")
     translator(folder / "pt_en")
     rule(folder / "rule-110")
     digits(folder / "digits")
-    exported_language_model(folder / "tales", {"examples": ["bad "]})
     write(
         folder / "plain",
         {},

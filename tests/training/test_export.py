@@ -18,6 +18,8 @@ from keras_tnattn_train.cli import main
 from keras_tnattn_train.exports import pages
 from keras_tnattn_train.language import generate
 
+pytestmark = pytest.mark.usefixtures("eagerly")
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):

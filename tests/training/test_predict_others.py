@@ -8,6 +8,8 @@ import pytest
 from keras_tnattn_train.cli import train
 from keras_tnattn_train.predict import main
 
+pytestmark = pytest.mark.usefixtures("eagerly")
+
 
 def test_nodes_in_the_order_asked_for(tmp_path, capsys):
     folder, run = tmp_path / "graph", tmp_path / "run"

@@ -9,6 +9,8 @@ from keras_tnattn_train.cli import main
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.tasks import TASKS, command_of, command_of_texts, task_commands
 
+pytestmark = pytest.mark.usefixtures("eagerly")
+
 
 def test_a_third_task_of_texts(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(TASKS, "questions", "invented_task")

@@ -371,16 +371,21 @@ class Tied(layers.Layer):
         return cls(embedding, **config)
 
 
-def dense_with(first, *others):
-    return keras.Sequential([keras.Input((64,)), first, *others, layers.Dense(5)])
+def dense_with(*before):
+    """A functional model: a `Sequential` model is made again for each of its layers."""
+    outputs = inputs = keras.Input((64,))
+    for layer in (*before, layers.Dense(5)):
+        outputs = layer(outputs)
+    return keras.Model(inputs, outputs)
 
 
 def lora(rank=4, mode=None):
-    model = dense_with(layers.Dense(96))
-    model.layers[0].kernel.assign(RNG.normal(size=(64, 96)))
+    dense = layers.Dense(96)
+    model = dense_with(dense)
+    dense.kernel.assign(RNG.normal(size=(64, 96)))
     if mode is not None:
-        model.layers[0].quantize(mode)
-    model.layers[0].enable_lora(rank)
+        dense.quantize(mode)
+    dense.enable_lora(rank)
     return model
 
 
@@ -398,20 +403,23 @@ def tied():
 
 
 def zeros():
-    model = dense_with(Table(10**6))
-    model.layers[0].table = np.zeros(10**6, "float32")
+    layer = Table(10**6)
+    model = dense_with(layer)
+    layer.table = np.zeros(10**6, "float32")
     return model
 
 
 def table():
-    model = dense_with(Table(10**6))
-    model.layers[0].table = RNG.normal(size=10**6).astype("float32")
+    layer = Table(10**5)
+    model = dense_with(layer)
+    layer.table = RNG.normal(size=10**5).astype("float32")
     return model
 
 
 def packed():
-    model = dense_with(Packed(1000))
-    model.layers[0].kernel.assign(np.sign(RNG.normal(size=(64, 1000))))
+    layer = Packed(1000)
+    model = dense_with(layer)
+    layer.kernel.assign(np.sign(RNG.normal(size=(64, 1000))))
     return model
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from compressing import compress, error_of
 from conformance import saved_and_loaded, to_numpy
+from slow_cases import slow_but
 
 from keras_small import Data, Promise
 from keras_small.survey.copying import custom_objects
@@ -297,8 +298,11 @@ def test_a_layer_that_is_the_function_of_a_lambda_comes_along(tmp_path):
     saved_and_loaded(result.model, ROWS, tmp_path)
 
 
+STRUCTURES = [lambda p, n: [n, p], lambda p, n: {"p": p, "n": n}]
+
+
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="string outputs")
-@pytest.mark.parametrize("structure", [lambda p, n: [n, p], lambda p, n: {"p": p, "n": n}])
+@pytest.mark.parametrize("structure", slow_but(STRUCTURES[:1], STRUCTURES))
 def test_outputs_that_are_texts_are_left_out(structure, tmp_path):
     inputs = keras.Input((32,))
     hidden = keras.layers.Dense(64, "relu", name="hidden")(inputs)

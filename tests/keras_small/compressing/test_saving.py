@@ -70,7 +70,7 @@ def loaded(path):
 MODELS = (dense, conv_net, cnn_lstm, u_net, transformer)
 
 
-@pytest.mark.parametrize("make", slow_but([dense, conv_net, transformer], MODELS))
+@pytest.mark.parametrize("make", slow_but([dense, conv_net], MODELS))
 def test_file_has_the_size_of_the_report(make, tmp_path, capsys):
     model, inputs = make()
     inputs = inputs.astype("int32" if inputs.dtype.kind == "i" else "float32")

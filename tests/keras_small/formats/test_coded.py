@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from conformance import to_numpy
 from keras import layers
+from slow_cases import slow_but
 
 from keras_small import Data, Keeping, compress
 from keras_small.coding import arrays
@@ -270,7 +271,7 @@ def test_a_file_larger_than_asked_is_told(monkeypatch):
     assert "The coded file is larger than asked" in str(result)
 
 
-@pytest.mark.parametrize("kept_ids", [None, 2])
+@pytest.mark.parametrize("kept_ids", slow_but([None], [None, 2]))
 def test_tables_cost_what_they_change_the_outputs(kept_ids, monkeypatch):
     table = layers.Embedding(300, 16)
     inputs = keras.Input((6,), dtype="int32")

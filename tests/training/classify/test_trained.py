@@ -17,6 +17,8 @@ from keras_tnattn_train.cli import main
 from keras_tnattn_train.data.texts import load_texts
 from keras_tnattn_train.data.texts.labeled import split_rows
 
+# test_train.py trains as a graph.
+pytestmark = pytest.mark.usefixtures("eagerly")
 WORDS = {"a": ["red", "blue", "green"], "b": ["one", "two", "three"], "c": ["cat", "dog", "cow"]}
 OPTIONS = "--embedding-dim 8 --epochs 1 --batch-size 16 --jit-compile off"
 

@@ -2,12 +2,12 @@
 
 import copy
 import dataclasses
+import shutil
 
 import keras
 import pytest
 from language_models import TOKENS, small_language_model
 from portable_models import NAMES, RUNTIMES, TEXTS, classifier, talkative
-from translator_runs import make_run
 
 from keras_tnattn import TokenEmbedding, TransformerDecoder, models
 from keras_tnattn.text.words import WordVectorizer
@@ -117,13 +117,12 @@ def short_language_model():
     )
 
 
-def export_of(kind, folder, runtime):
+def export_of(kind, folder, runtime, tokenizers):
     if kind == "classifier":
         model, words = classifier()
         task = Classifier(model, words, NAMES, card={"examples": TEXTS})
         return export(task, folder / "new", Portable(runtime))
     if kind == "translator":
-        tokenizers = make_run(folder / "run", "sdpa")[1].tokenizers
         task = Translator(talkative(*tokenizers, "sdpa"), *tokenizers)
         return export(task, folder / "new", Portable(runtime))
     tokens = dataclasses.asdict(TOKENS)
@@ -132,15 +131,19 @@ def export_of(kind, folder, runtime):
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory):
+def exported(tmp_path_factory, tokenizers, written_translator, written_language_model):
     """A function that returns an export by its kind and runtime; each is written once."""
+    written = {"translator": written_translator, "language": written_language_model}
     folders = {}
+    for kind, folder in written.items():
+        copied = tmp_path_factory.mktemp("crafted") / "new"
+        folders[kind, "onnxruntime"] = shutil.copytree(folder, copied)
 
     def folder_of(kind, runtime):
         pytest.importorskip(RUNTIMES[runtime])
         if (kind, runtime) not in folders:
             folder = tmp_path_factory.mktemp("crafted")
-            folders[kind, runtime] = export_of(kind, folder, runtime)
+            folders[kind, runtime] = export_of(kind, folder, runtime, tokenizers)
         return folders[kind, runtime]
 
     return folder_of

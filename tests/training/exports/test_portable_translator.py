@@ -18,7 +18,7 @@ from portable_models import (
     tokenizer_of_hostile,
 )
 from slow_cases import slow_but
-from translator_runs import make_run, small_translator
+from translator_runs import small_translator
 
 from keras_tnattn.text.reserved import END
 from keras_tnattn.text.sentence_translator import SentenceTranslator
@@ -35,11 +35,6 @@ ATTENTIONS = {
 }
 
 
-@pytest.fixture(scope="module")
-def tokenizers(tmp_path_factory):
-    return make_run(tmp_path_factory.mktemp("translator") / "run", "sdpa")[1].tokenizers
-
-
 @functools.cache
 def translator_of(name, tokenizers):
     return talkative(*tokenizers, "plga" if "plga" in name else "sdpa", **ATTENTIONS[name])
@@ -52,11 +47,13 @@ def expected_translations(name, tokenizers, beam_size):
 
 
 @pytest.fixture(scope="module")
-def written_to(tokenizers, tmp_path_factory):
+def written_to(tokenizers, written_translator, tmp_path_factory):
     """A function that returns the folder of a translator for a runtime."""
 
     @functools.cache
     def folder_of(name, runtime):
+        if (name, runtime) == ("sdpa", "onnxruntime"):
+            return written_translator
         folder = tmp_path_factory.mktemp("portable") / "folder"
         model = translator_of(name, tokenizers)
         task = Translator(model, *tokenizers, beam_size=2, extra_tokens=5)

@@ -21,6 +21,8 @@ from keras_tnattn_train.language.train import measure
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.runs.run import Run
 
+# test_training.py trains as a graph.
+pytestmark = pytest.mark.usefixtures("eagerly")
 QUICK = ["--length", "16", "--model-dim", "8", "--num-heads", "2", "--num-layers", "1"]
 QUICK += ["--batch-size", "8", "--epochs", "3", "--held-out", "0.1"]
 

@@ -68,7 +68,13 @@ def test_one_that_does_not_end_when_asked_is_killed(tmp_path, monkeypatch):
 
 
 def test_a_cause_that_makes_process_0_fail_too_is_shown(tmp_path):
-    code = "import sys, time\nif n == 2: sys.exit('a reason')\ntime.sleep(1)\nsys.exit('lost 2')"
+    code = (
+        "import pathlib, sys, time\n"
+        "failed = pathlib.Path(__file__).with_name('failed')\n"
+        "if n == 2: failed.touch(); sys.exit('a reason')\n"
+        "while not failed.exists(): time.sleep(0.1)\n"
+        "time.sleep(1)\nsys.exit('lost 2')"
+    )
     done, _ = launch(tmp_path, code)
     assert done.returncode == 1
     assert "process 2 failed:\na reason\n" in done.stderr

@@ -16,6 +16,9 @@ from keras_tnattn_train.runs.checkpoints import (
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.training import EpochLog
 
+# The tests of the commands train as a graph.
+pytestmark = pytest.mark.usefixtures("eagerly")
+
 
 @pytest.fixture
 def run(tmp_path):

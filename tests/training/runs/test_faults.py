@@ -18,6 +18,9 @@ from keras_tnattn_train.runs import finishing
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.training import fit, reset_session, start_session
 
+# The tests of the commands train as a graph.
+pytestmark = pytest.mark.usefixtures("eagerly")
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:

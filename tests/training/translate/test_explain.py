@@ -16,6 +16,7 @@ from keras_tnattn_train.translate.evaluate import EvaluateOptions, evaluate_run
 from keras_tnattn_train.translate.explain import ExplainOptions, attention_outputs, explain_run
 from keras_tnattn_train.translate.explained_page import index_page
 
+pytestmark = pytest.mark.usefixtures("eagerly")
 BLOCKS = ("encoder_0", "decoder_0.self", "decoder_0.cross")
 SOURCE, TARGET = np.array([2, 5, 9, 7, 3]), np.array([2, 8, 6, 6])
 
