@@ -19,6 +19,9 @@ _SHOWN = {
     "live_bits_per_byte": ("with the live metric", ".3f"),
     "identity_bits_per_byte": ("with G = I", ".3f"),
     "metric_spread": ("spread", ".3f"),
+    "window_bits": ("bits per token, windows", ".3f"),
+    "prefix_bits": ("bits per token, prefixes", ".3f"),
+    "order_parameter": ("order parameter", ".3f"),
     "tokens_per_second": ("tokens/s, training", ",.0f"),
     "milliseconds_per_token": ("ms/token, generation", ".2f"),
     "mebibytes": ("MiB, training", ",.0f"),
@@ -110,7 +113,9 @@ COMMAND = Command(
     "frozen metric, and beside it with the live one, "
     "which reads ahead, and with the identity. The spread is the largest of a head on validation "
     "rows at the end of training; metrics.csv of the runs has it for each layer and epoch. The "
-    "times are those of the processor, of one text in generation; the memory is that of some "
+    "order parameter is the root mean square over all heads. Bits per token of 16 rows of the test part, "
+    "as whole windows and as prefixes that grow by a token, say what the live metric reads ahead. "
+    "The times are those of the processor, of one text in generation; the memory is that of some "
     "steps of training, compilation included. Writes results.csv, with a row for each finished "
     "training, and table.md. Linux only.",
     {**LanguageStudyOptions.model_fields, **LanguageTraining.model_fields},

@@ -11,9 +11,10 @@ import keras
 import numpy as np
 
 from keras_tnattn.models import LanguageModel
-from keras_tnattn.models.freezing import freeze_metric
+from keras_tnattn.models.freezing import freeze_metric, metric_spreads
 from keras_tnattn.search import Generator
 from keras_tnattn_studies.alone import peak_memory, restart_peak
+from keras_tnattn_studies.language_audits import losses, order_parameter
 from keras_tnattn_studies.language_config import LSTM, NGRAMS, LanguageTraining
 from keras_tnattn_studies.language_lstm import LSTMSteps, lstm_language_model
 from keras_tnattn_studies.ngrams import ngram_bits
@@ -32,6 +33,7 @@ from keras_tnattn_train.runs.saved_models import load_model
 from keras_tnattn_train.runs.training import reset_session
 
 WITH_NETWORK = ("plga", "plga-epsilon")  # at the end of their trainings
+AUDITED_ROWS = 16  # as many runs as tokens in a row
 PROMPT, NEW_TOKENS, REPETITIONS = 16, 96, 5  # how the time of generation is measured
 TRAIN_AGAIN = "Delete the run's folder to train it again"
 
@@ -54,6 +56,7 @@ def train_and_measure(
     row["weights"] = trained.count_params()
     row["bits_per_byte"] = results["test"]["bits_per_byte"]
     if model in WITH_NETWORK:
+        row |= _audited(trained, config, corpus)
         row["live_bits_per_byte"] = row["bits_per_byte"]
         trained = with_mean_metric(trained, config, corpus)
         row["bits_per_byte"] = _bits_per_byte(trained, config, corpus)
@@ -65,6 +68,17 @@ def train_and_measure(
         row["identity_bits_per_byte"] = _bits_per_byte(trained, config, corpus)
     spreads = [value for name, value in run.read_metrics()[-1].items() if "spread" in name]
     return row | ({"metric_spread": max(spreads)} if spreads else {})
+
+
+def _audited(model: keras.Model, config: LanguageConfig, corpus: Corpus) -> dict[str, float]:
+    """Returns what the metric reads ahead, on the first rows of the test part."""
+    inputs, labels = PackedBatches(corpus.parts["test"], config.length, AUDITED_ROWS)[0]
+    found = losses(model, inputs, labels)
+    return {
+        "window_bits": found.windows,
+        "prefix_bits": found.prefixes,
+        "order_parameter": order_parameter(metric_spreads(model, inputs, batch_size=4)),
+    }
 
 
 def with_one_rate(

@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 
 from keras_tnattn.layers import MetricAttention
+from keras_tnattn.models import language_model
+from keras_tnattn.models.freezing import MetricSpread
 from keras_tnattn.search import Generator
 from keras_tnattn_studies import alone, language, language_training
+from keras_tnattn_studies.language_audits import losses, order_parameter
 from keras_tnattn_studies.language_config import LSTM, MODELS, LanguageTraining
 from keras_tnattn_studies.language_lstm import LSTMSteps, lstm_language_model
 from keras_tnattn_studies.ngrams import ngram_bits
@@ -42,6 +45,7 @@ def test_all_models_have_the_same_size():
 
 def test_the_table():
     plga = {"live_bits_per_byte": 1.5, "identity_bits_per_byte": 4.0, "metric_spread": 0.0625}
+    plga |= {"window_bits": 1.25, "prefix_bits": 1.75, "order_parameter": 0.25}
     rows = {
         ("sdpa", 0): MEASURED,
         ("sdpa", 2): {**MEASURED, "bits_per_byte": 3.0},
@@ -55,15 +59,60 @@ def test_the_table():
             "sdpa",
             "1,000",
             "2.500 ± 0.707",
-            "-",
-            "-",
-            "-",
+            *["-"] * 6,
             *(f"{cost} ± {zero}" for cost, zero in zip(costs, ("0", "0.00", "0"), strict=True)),
             "-",
             "0 2",
         ],
-        ["plga", "1,000", "2.000", "1.500", "4.000", "0.062", *costs, "-", "0"],
+        [
+            *("plga", "1,000", "2.000", "1.500", "4.000", "0.062", "1.250", "1.750", "0.250"),
+            *costs,
+            "-",
+            "0",
+        ],
     ]
+
+
+class LooksAhead(keras.layers.Layer):
+    """Tells each token the next one of the row, and of the last one nothing."""
+
+    def call(self, ids):
+        following = keras.ops.pad(ids[:, 1:], [[0, 0], [0, 1]])
+        return (
+            50.0
+            * keras.ops.one_hot(following, 4)
+            * keras.ops.cast(following > 0, "float32")[..., None]
+        )
+
+
+def test_prefixes_show_that_a_model_reads_ahead():
+    ids = np.random.default_rng(0).integers(1, 4, (3, 6))
+    model = keras.Sequential([LooksAhead()])
+    found = losses(model, ids[:, :-1], ids[:, 1:])
+    assert found.prefixes == pytest.approx(2.0)  # of four ids that are equally likely
+    assert found.windows == pytest.approx(2.0 / 5)  # only the last one of a row is not told
+
+
+def test_a_causal_model_has_equal_losses_and_padding_does_not_count():
+    options = {"model_dim": 8, "num_heads": 2, "feedforward_dim": 8, "attention": "sdpa"}
+    model = language_model(20, **options)
+    ids = np.random.default_rng(0).integers(1, 20, (3, 7))
+    labels = ids[:, 1:].copy()
+    labels[1, 3:] = 0
+    found = losses(model, ids[:, :-1], labels)
+    assert found.prefixes == pytest.approx(found.windows, rel=1e-5)
+    logits = keras.ops.convert_to_numpy(model(ids[:, :-1]))
+    bits = [
+        np.log2(np.exp(logits[n, t]).sum() / np.exp(logits[n, t, labels[n, t]]))
+        for n, t in zip(*np.nonzero(labels), strict=True)
+    ]
+    assert found.windows == pytest.approx(np.mean(bits), rel=1e-5)
+
+
+def test_the_order_parameter_is_a_mean_over_all_heads():
+    mean = np.ones((2, 4, 4))
+    spreads = [MetricSpread("a", (0.1, 0.7), mean, True), MetricSpread("b", (0.5, 0.5), mean, True)]
+    assert order_parameter(spreads) == pytest.approx(0.5)
 
 
 def slow_ngram_bits(train, test, order):
@@ -146,6 +195,9 @@ def test_a_small_study(tmp_path, monkeypatch):
     assert np.shape(spreads) == (3, 4)
     assert float(cells["plga"][6]) == pytest.approx(max(spreads[-1]), abs=5e-4)
     frozen, live, identity = (float(cells["plga"][i]) for i in (3, 4, 5))
+    windows, prefixes, order = (float(cells["plga"][i]) for i in (7, 8, 9))
+    assert 0 < order <= max(spreads[-1]) + 0.1
+    assert prefixes == pytest.approx(windows, rel=0.2)
     assert frozen == pytest.approx(live, rel=0.2)
     assert frozen != identity
     assert Run(folder / "plga-frozen-0").results["epochs"] == 1
