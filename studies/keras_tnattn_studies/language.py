@@ -113,8 +113,9 @@ COMMAND = Command(
     "frozen metric, and beside it with the live one, "
     "which reads ahead, and with the identity. The spread is the largest of a head on validation "
     "rows at the end of training; metrics.csv of the runs has it for each layer and epoch. The "
-    "order parameter is the root mean square over all heads. Bits per token of 16 rows of the test part, "
-    "as whole windows and as prefixes that grow by a token, say what the live metric reads ahead. "
+    "order parameter is the root mean square over all heads. Bits per token of 16 rows of the "
+    "test part, as whole windows and as prefixes that grow by a token, say what the live metric "
+    "reads ahead. "
     "The times are those of the processor, of one text in generation; the memory is that of some "
     "steps of training, compilation included. Writes results.csv, with a row for each finished "
     "training, and table.md. Linux only.",
