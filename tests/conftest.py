@@ -148,7 +148,6 @@ def _forget_what_a_module_needed():
 
         jax.clear_caches()
     gc.collect()
-    gc.freeze()  # the modules that were imported meanwhile
     with contextlib.suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 
