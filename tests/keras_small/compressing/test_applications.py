@@ -3,7 +3,9 @@
     pytest -m slow -s tests/keras_small/compressing/test_applications.py
 
 The smallest model of each family with random weights, five classes and its smallest pictures.
-Prints a row for each: the one of the table in docs/guides/backbones.md.
+Prints a row for each: the error of the outputs, the share of the small model's bytes that stays in
+floats, and the largest change of an output in ONNX Runtime, LiteRT and OpenVINO, as a share of the
+largest output.
 """
 
 import subprocess
@@ -36,7 +38,7 @@ FAMILIES = (
     "InceptionResNetV2",
     "VGG16",
 )
-RUNTIMES = {"onnx": 1e-3, "tflite": 1e-3, "xml": 1e-2}
+SUFFIXES = ("onnx", "tflite", "xml")
 LOADED = """
 import sys
 import keras, numpy as np
@@ -53,7 +55,7 @@ def test_families_of_keras_applications(family, factor, tmp_path):
     keras.utils.set_random_seed(0)
     side = SIDES.get(family, 32)
     model = getattr(keras.applications, family)(
-        weights=None, input_shape=(side, side, 3), classes=5
+        weights=None, input_shape=(side, side, 3), classes=5, classifier_activation=None
     )
     pictures = np.random.default_rng(0).normal(size=(8, side, side, 3)).astype("float32")
     result = keras_small.compress(model, factor, data=pictures, verbose=0)
@@ -62,15 +64,16 @@ def test_families_of_keras_applications(family, factor, tmp_path):
     assert report.ratio >= factor
     result.save(tmp_path / "small.keras")
     again = in_another_process(tmp_path, pictures)
-    np.testing.assert_allclose(again, expected, atol=1e-5)
+    size = np.abs(expected).max()
+    np.testing.assert_allclose(again, expected, atol=1e-5 * size)
     kept = sum(row.bytes_after for row in report.layers if row.format == "kept")
     cells = [f"{report.error:.4f}", f"{100 * kept / report.bytes_after:.0f} %"]
-    for suffix, tolerance in RUNTIMES.items():
+    for suffix in SUFFIXES:
         path = tmp_path / f"small.{suffix}"
         keras_small.export(result.model, path)
         (outputs,) = exported_files.run(path, pictures[:1])
-        change = float(np.abs(outputs - expected[:1]).max())
-        assert change < tolerance, suffix
+        change = float(np.abs(outputs - expected[:1]).max() / size)
+        assert change < 1e-3, suffix
         cells.append(f"{change:.0e}")
     print(f"\n| {family} | {factor} | {' | '.join(cells)} |")
 
