@@ -18,15 +18,15 @@ def texts_of(texts: Iterable[str]) -> list[str]:
         ValueError: For no texts.
     """
     shape = shape_of(texts)
-    if isinstance(texts, str | bytes) or (shape is not None and len(shape) != 1):
+    if not _is_listed(texts, shape):
         received = f"an array of shape {shape}" if shape is not None else reprlib.repr(texts)
         raise TypeError(f"Expected a list of texts. Received: texts={received}")
     listed = list(texts)
     for place, text in enumerate(listed):
         if not isinstance(text, str):
             raise TypeError(
-                f"Expected strings. Received: texts[{place}]={reprlib.repr(text)}, a "
-                f"{type(text).__name__}"
+                f"Expected strings. Received: texts[{place}]={reprlib.repr(text)} "
+                f"of type {type(text).__name__}"
             )
     if not listed:
         raise ValueError("Expected at least one text. Received: texts=[]")
@@ -40,7 +40,7 @@ def labels_of(labels: Iterable[Any], number: int) -> np.ndarray:
         ValueError: Unless there is one label for each text, of two classes or more.
     """
     shape = shape_of(labels)
-    if isinstance(labels, str | bytes) or (shape is not None and len(shape) != 1):
+    if not _is_listed(labels, shape):
         received = f"an array of shape {shape}" if shape is not None else reprlib.repr(labels)
         raise ValueError(f"Expected a list with one label for each text. Received: {received}")
     listed = list(labels)
@@ -52,7 +52,7 @@ def labels_of(labels: Iterable[Any], number: int) -> np.ndarray:
         if isinstance(label, list | tuple | set | dict | np.ndarray):
             raise ValueError(
                 f"Expected one label for each text. Received: labels[{place}]="
-                f"{reprlib.repr(label)}, a {type(label).__name__}"
+                f"{reprlib.repr(label)} of type {type(label).__name__}"
             )
         if _is_missing(label):
             raise ValueError(
@@ -74,6 +74,13 @@ def labels_of(labels: Iterable[Any], number: int) -> np.ndarray:
             f"{number}"
         )
     return array
+
+
+def _is_listed(entries: Any, shape: Sequence[int] | None) -> bool:
+    """Whether entries are a sequence or an iterable of texts or labels; `shape` is an array's."""
+    if isinstance(entries, str | bytes) or not isinstance(entries, Iterable):
+        return False
+    return shape is None or len(shape) == 1
 
 
 def _is_missing(label: Any) -> bool:
