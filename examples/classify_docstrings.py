@@ -1,4 +1,4 @@
-"""Tells which library a docstring is from, by the seven-layer classifier of the papers."""
+"""Tells which library a docstring comes from, by the seven-layer classifier of the papers."""
 
 import os
 

@@ -374,16 +374,13 @@ def _longest_pieces(word: str, ids: Mapping[str, int], longest: int) -> list[int
 def _split(token: str, alone: Callable[[str], bool]) -> list[str]:
     """Cuts a token into characters that are words of their own, and what is between them."""
     parts: list[str] = []
-    joins = False
-    for c in token:
+    start = 0
+    for place, c in enumerate(token):
         if alone(c):
-            parts.append(c)
-            joins = False
-        elif joins:
-            parts[-1] += c
-        else:
-            parts.append(c)
-            joins = True
+            parts += [token[start:place], c] if start < place else [c]
+            start = place + 1
+    if start < len(token):
+        parts.append(token[start:])
     return parts
 
 

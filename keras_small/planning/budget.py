@@ -28,14 +28,14 @@ def share_out(
     at = dict.fromkeys(groups, 0)
     # The best step of each group is looked for again only once it is made, or no longer fits.
     steps: list[_Step] = []
-    for place, path in enumerate(sorted(groups)):
-        _push_best(steps, -place, path, groups[path], 0, left)
+    for path in groups:
+        _push_best(steps, path, groups[path], 0, left)
     while steps:
         step = heapq.heappop(steps)
         if step.added <= left:
             at[step.path] = step.to
             left -= step.added
-        _push_best(steps, step.order, step.path, groups[step.path], at[step.path], left)
+        _push_best(steps, step.path, groups[step.path], at[step.path], left)
     return {path: group[at[path]].candidate for path, group in groups.items()}
 
 
@@ -49,15 +49,14 @@ class _Weighted(NamedTuple):
 class _Step(NamedTuple):
     """A change of a layer to a larger candidate; the first in order saves most per byte."""
 
-    lost: float
-    order: int
-    to: int
+    change_per_byte: float
     path: str
+    to: int
     added: int
 
 
 def _push_best(
-    steps: list[_Step], order: int, path: str, group: Sequence[_Weighted], at: int, left: int
+    steps: list[_Step], path: str, group: Sequence[_Weighted], at: int, left: int
 ) -> None:
     """Pushes the best step of a group onto a heap, if there is one that fits the bytes left."""
     now = group[at]
@@ -65,8 +64,7 @@ def _push_best(
     for to, new in enumerate(group[at + 1 :], at + 1):
         added = new.candidate.bytes - now.candidate.bytes
         if added <= left:
-            lost = (new.cost - now.cost) / max(added, 1)
-            found.append(_Step(lost, order, to, path, added))
+            found.append(_Step((new.cost - now.cost) / max(added, 1), path, to, added))
     if found:
         heapq.heappush(steps, min(found))
 

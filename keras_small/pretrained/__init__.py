@@ -184,9 +184,17 @@ class _PictureClassifier:
     def __call__(self, pictures: np.ndarray | Sequence[np.ndarray]) -> Any:
         """Returns the class of a picture, or the list of the classes of several."""
         batch = np.asarray(pictures, "float32")
-        single = batch.ndim == len(self.model.input_shape) - 1
-        probabilities = self.probabilities(batch[None] if single else batch)
-        labels = [self.class_names[n] for n in probabilities.argmax(axis=1)]
+        shape = self.model.input_shape[1:]
+        single = batch.shape == shape
+        if single:
+            batch = batch[None]
+        if not batch.size:
+            return []
+        if batch.shape[1:] != shape:
+            raise ValueError(
+                f"Expected a picture of shape {shape}, or several. Received: {batch.shape}"
+            )
+        labels = [self.class_names[n] for n in self.probabilities(batch).argmax(axis=1)]
         return labels[0] if single else labels
 
     def probabilities(self, pictures: np.ndarray) -> np.ndarray:

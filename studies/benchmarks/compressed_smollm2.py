@@ -15,6 +15,7 @@ bits.
 
 import argparse
 import csv
+import math
 import os
 import tempfile
 import time
@@ -29,7 +30,6 @@ from smollm2 import SmolLM2
 from texts import mixed_texts, read_columns
 
 import keras_small
-from keras_small.building.saving import file_bytes
 from keras_small.storage.sizes import byte_count
 
 LENGTH = 128
@@ -52,12 +52,19 @@ def main():
     study.show("original", "floats", study.original)
     for megabytes in options.megabytes:
         study.show("compress", f"{megabytes:g} MB", lambda x=megabytes: study.compressed(x))
-        study.show("compress, coded", f"{megabytes:g} MB", lambda x=megabytes: study.coded(x))
+        study.show(
+            "compress, coded",
+            f"{megabytes:g} MB",
+            lambda x=megabytes: study.compressed(x, coded=True),
+        )
     for bits in options.bits if options.peers else ():
         study.show("rounded in groups", f"{bits} bits", lambda x=bits: study.rounded(x))
         study.show("GPTQ of Keras", f"{bits} bits", lambda x=bits: study.gptq(x))
+    floats = {"bits": 32, "formats": "low_rank"}
     for megabytes in options.megabytes if options.peers else ():
-        study.show("low rank", f"{megabytes:g} MB", lambda x=megabytes: study.low_rank(x))
+        study.show(
+            "low rank", f"{megabytes:g} MB", lambda x=megabytes: study.compressed(x, **floats)
+        )
     if options.generate:
         study.generate()
     if options.plot:
@@ -121,26 +128,12 @@ class Study:
         model = self.published.model()
         return model, byte_count(model)
 
-    def compressed(self, megabytes):
+    def compressed(self, megabytes, **how):
         model = self.published.model()
         factor = byte_count(model) / (1e6 * megabytes)
-        result = keras_small.compress(model, factor, data=self.calibration)
-        return result.model, result.report.bytes_after
-
-    def coded(self, megabytes):
-        model = self.published.model()
-        factor = byte_count(model) / (1e6 * megabytes)
-        result = keras_small.compress(model, factor, data=self.calibration, coded=True)
-        return result.model, file_bytes(result.model, ".tnz")
-
-    def low_rank(self, megabytes):
-        model = self.published.model()
-        factor = byte_count(model) / (1e6 * megabytes)
-        formats = ("low_rank",)
-        result = keras_small.compress(
-            model, factor, data=self.calibration, bits=32, formats=formats
-        )
-        return result.model, result.report.bytes_after
+        result = keras_small.compress(model, factor, data=self.calibration, **how)
+        coded = how.get("coded", False)
+        return result.model, result.report.file_bytes if coded else result.report.bytes_after
 
     def rounded(self, bits):
         result = keras_small.compress(self.published.model(), bits=bits, formats=())
@@ -161,7 +154,7 @@ class Study:
         )
         model.quantize("gptq", config=config)
         table.embeddings.assign(small_table.embeddings)
-        return model, byte_count(small_table) + bytes_of_kernels(model, bits)
+        return model, byte_count(small_table) + bytes_without_table(model, bits)
 
     def generate(self):
         prompt = self.published.ids("The capital of France is")
@@ -181,21 +174,14 @@ def inputs(ids):
     return {"token_ids": ids, "padding_mask": np.ones_like(ids)}
 
 
-def bytes_of_kernels(model, bits):
+def bytes_without_table(model, bits):
     """Returns the bytes of all weights but the table, with those of GPTQ in so many bits."""
-    total = 0.0
-    for weight in model.weights:
-        if weight.path.endswith("embeddings"):
-            continue
-        size = float(np.prod(weight.shape))
-        packed = "quantized_kernel" in weight.name
-        is_halved = packed and bits == 4
-        total += size * (bits / 8 * (2 if is_halved else 1) if packed else _item_size(weight))
-    return round(total)
-
-
-def _item_size(weight):
-    return np.dtype(keras.backend.standardize_dtype(weight.dtype)).itemsize
+    others = [weight for weight in model.weights if not weight.path.endswith("embeddings")]
+    packed = {id(w) for w in others if w.name == "quantized_kernel"}
+    entries = sum(math.prod(w.shape) for w in others if id(w) in packed)
+    # Of 4 bits an entry has two numbers already.
+    numbers = 2 * entries if bits == 4 else entries
+    return numbers * bits // 8 + sum(w.value.nbytes for w in others if id(w) not in packed)
 
 
 def read_rows(path):

@@ -66,6 +66,9 @@ def test_digits_are_read():
     pictures = data.images / 16
     assert np.mean(np.array(read(pictures)) == data.target.astype(str)) > 0.95
     assert read(pictures[0]) == "0"
+    assert read([]) == []
+    with pytest.raises(ValueError, match=r"a picture of shape \(8, 8\).*Received: \(2, 8, 7\)"):
+        read(pictures[:2, :, :7])
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b'{"task": "digits"}'])

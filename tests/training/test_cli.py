@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from import_path import IMPORT_PATH, run_python
 
 import keras_tnattn
 from keras_tnattn_runtime.extras import EXTRAS, missing_backend
+from keras_tnattn_train import cli
 from keras_tnattn_train.cli import PROGRAMS, main
 from keras_tnattn_train.tasks import TASKS
 
@@ -115,3 +117,15 @@ def test_a_run_to_resume_that_does_not_exist(tmp_path, capsys):
     folder = tmp_path / "none"
     assert main(["classify", "--resume", "--run-dir", str(folder)]) == 2
     assert f"Received: {folder}. Leave out --resume" in capsys.readouterr().err
+
+
+def test_studies_are_found_in_the_present_folder(tmp_path, monkeypatch, capsys):
+    installed = tmp_path / "site-packages/keras_tnattn_train/cli.py"
+    monkeypatch.setattr(cli, "__file__", str(installed))
+    monkeypatch.chdir(tmp_path)
+    assert cli.reproduce(["--help"]) == 2
+    assert f"in the folder of a clone. Received: {tmp_path}" in capsys.readouterr().err
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("sys.path", list(sys.path))
+    assert cli.reproduce(["--help"]) == 0
+    assert sys.path[-1] == str(ROOT / "studies")

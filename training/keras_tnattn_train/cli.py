@@ -37,13 +37,15 @@ def train(arguments: Sequence[str] | None = None) -> int:
 
 
 def reproduce(arguments: Sequence[str] | None = None) -> int:
-    """Runs a study of the checkout that this file is in; the wheel has no studies."""
-    studies = Path(__file__).resolve().parents[2] / "studies"
-    if not studies.is_dir():
-        text = "the studies are not installed: clone the repository, and run this command there"
-        print(f"error: {text}", file=sys.stderr)
+    """Runs a study of the checkout that this file, or the present folder, is in."""
+    places = (Path(__file__).resolve().parents[2], Path.cwd())
+    studies = [place / "studies" for place in places]
+    found = next((x for x in studies if (x / "keras_tnattn_studies").is_dir()), None)
+    if found is None:
+        text = "the wheel has no studies: run this command in the folder of a clone"
+        print(f"error: {text}. Received: {Path.cwd()}", file=sys.stderr)
         return 2
-    sys.path.append(str(studies))
+    sys.path.append(str(found))
     return importlib.import_module("keras_tnattn_studies.reproduce").main(arguments)
 
 

@@ -26,7 +26,9 @@ def error_of(expected, actual):
     return comparison.error_of(model_of(actual), [ids[:1], ids[1:]])
 
 
-def test_error_is_the_relative_norm_of_all_rows():
+@pytest.mark.parametrize("at_once", [1, 3, 2**20])
+def test_error_is_the_relative_norm_of_all_rows(at_once, monkeypatch):
+    monkeypatch.setattr(comparing, "_ENTRIES_AT_ONCE", at_once)
     actual = ROWS + np.array([[1.0, 0.0], [0.0, 2.0]], "float32")
     error, rows = error_of(ROWS, actual)
     assert error == pytest.approx((5 / 169) ** 0.5)

@@ -2,6 +2,9 @@
 
 import dataclasses
 
+import numpy as np
+import pytest
+
 from keras_small.formats.candidates import Candidate
 from keras_small.planning.budget import share_out, within_tolerance
 
@@ -48,6 +51,42 @@ def test_each_byte_counts():
 def test_what_a_smaller_one_beats_is_not_chosen():
     worse = {"a": [*CHOICES["a"], candidate(40, 0.2)]}
     assert sizes({"a": 1.0}, 100, worse) == {"a": 30}
+
+
+def slowly_shared_out(choices, sensitivity, budget):
+    """Looks at all steps of all layers before each, and makes the one that saves most per byte."""
+
+    def cost(path, chosen):
+        return (sensitivity[path] * chosen.cost) ** 2
+
+    def steps():
+        for path, group in choices.items():
+            for new in group:
+                added = new.bytes - at[path].bytes
+                saved = cost(path, at[path]) - cost(path, new)
+                if 0 < added <= left and saved > 0:
+                    yield saved / added, path, new
+
+    at = {path: min(group, key=lambda c: (c.bytes, c.cost)) for path, group in choices.items()}
+    left = budget - sum(chosen.bytes for chosen in at.values())
+    while left >= 0 and (found := max(steps(), key=lambda step: step[0], default=None)):
+        left -= found[2].bytes - at[found[1]].bytes
+        at[found[1]] = found[2]
+    return None if left < 0 else {path: chosen.bytes for path, chosen in at.items()}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_each_step_is_the_best_that_fits(seed):
+    rng = np.random.default_rng(seed)
+    choices = {
+        name: [candidate(int(rng.integers(1, 200)), rng.random()) for _ in range(12)]
+        for name in "abcdefgh"
+    }
+    sensitivity = {name: rng.random() for name in choices}
+    for budget in (100, 300, 600, 900, 2000):
+        assert sizes(sensitivity, budget, choices) == slowly_shared_out(
+            choices, sensitivity, budget
+        )
 
 
 def test_the_tolerance_is_one_of_errors_before_they_are_improved():
