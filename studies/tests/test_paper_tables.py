@@ -88,12 +88,20 @@ def test_table_1_has_the_papers_rows_beside_ours(tmp_path, monkeypatch, capsys):
 
 
 def test_table_2_has_the_papers_rows_beside_ours(tmp_path, monkeypatch):
-    def measured(model, config, folder):
-        assert (config.corpus, config.model_dim) == ("cldr:pt-en", 32)
+    def trained(configs, folder, train):
+        (config,) = configs
+        assert (config.corpus, config.model_dim, config.max_length) == ("cldr:pt-en", 64, 16)
+        assert train.keywords == {"multiple": 16}
         folder.mkdir(parents=True, exist_ok=True)
-        return {"weights": 12_345, "bleu": 5.25, "val_loss": 2.5}
+        return [{"parameters": 12_345, "val_loss": 2.5}]
 
-    monkeypatch.setattr(paper_tables.translators, "train_and_measure", measured)
+    def translated(options):
+        assert options.part == "validation"
+        assert options.run.startswith(str(tmp_path))
+        return {"bleu": 5.25}
+
+    monkeypatch.setattr(paper_tables, "finish_all", trained)
+    monkeypatch.setattr(paper_tables, "evaluate_run", translated)
     assert main(["table-2", "--quick", "--run-dir", str(tmp_path / "quick")]) == 0
     _, _, *lines = cells(tmp_path / "quick/paper.md")
     assert [line[0] for line in lines] == list(POWER_LAW_TABLE_2["pt_en"])

@@ -16,11 +16,12 @@ from run_folders import (
     interrupted_after,
     killed_after,
 )
-from translate_commands import RESIDUAL, command, small, table
+from translate_commands import RESIDUAL, SMALL, command, small, table
 
 from keras_tnattn_train.cli import train as main
 from keras_tnattn_train.runs.checkpoints import load_weights
 from keras_tnattn_train.runs.run import Run, from_json, to_json
+from keras_tnattn_train.translate import train as training
 from keras_tnattn_train.translate.config import TranslateConfig
 from keras_tnattn_train.translate.train import TranslatorLog
 
@@ -68,6 +69,21 @@ def test_a_run_folder_holds_it_all(whole):
     assert results["val_loss"] == min(row["val_loss"] for row in rows)
     # No other run, and nothing half made, beside it.
     assert {path.name for path in folder.parent.iterdir()} == {"pairs.tsv", "run"}
+
+
+def test_lengths_of_both_parts_are_rounded_up(tmp_path, monkeypatch):
+    rounded = []
+
+    def fit(model, batches, config, run, validation, log):
+        rounded.extend([batches.multiple, validation.multiple])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "fit", fit)
+    options = {name.replace("-", "_"): value for name, value in SMALL.items()}
+    config = TranslateConfig(corpus=table(tmp_path / "pairs.tsv"), name="run", **options)
+    with pytest.raises(KeyboardInterrupt):
+        training.train_translator(config, Run(tmp_path / "run"), multiple=16)
+    assert rounded == [16, 16]
 
 
 def test_the_model_is_that_of_the_lowest_loss(whole):

@@ -39,16 +39,23 @@ SUFFIX = ".weights.npz"  # of checkpoints that hold only the weights of an epoch
 
 
 def train_translator(
-    config: TranslateConfig, run: Run, workers: int = 1, make: ModelMaker = build_translator
+    config: TranslateConfig,
+    run: Run,
+    workers: int = 1,
+    make: ModelMaker = build_translator,
+    multiple: int = 8,
 ) -> dict[str, Any]:
-    """Trains a translator, or resumes an interrupted run."""
+    """Trains a translator, or resumes an interrupted run.
+
+    The lengths of batches are rounded up to `multiple`. JAX compiles a model for each of them.
+    """
     if config.corpus is not None and not run.exists:
         check_sizes(config)
     start_session(config)
     # The corpus of a new run is prepared inside the partial folder: one rename starts the run.
     with run.starting() as folder:
         corpus = _prepared_corpus(config, run, folder / "prepared", workers)
-        model, train = _model_and_batches(config, corpus, make)
+        model, train = _model_and_batches(config, corpus, make, multiple)
         run.describe(folder, config, _description(config, corpus), "digest")
     if corpus.folder == folder / "prepared":
         corpus = dataclasses.replace(corpus, folder=run.folder / "prepared")
@@ -72,7 +79,7 @@ WARMUP_WARNING = (
 
 
 def _model_and_batches(
-    config: TranslateConfig, corpus: PreparedCorpus, make: ModelMaker
+    config: TranslateConfig, corpus: PreparedCorpus, make: ModelMaker, multiple: int
 ) -> tuple[keras.Model, BucketedBatches]:
     print(_summary(corpus), flush=True)
     if config.reads_ahead:
@@ -80,7 +87,7 @@ def _model_and_batches(
         of_source = "--cross-metric key and " if config.attention == "plga" else ""
         print(AHEAD_NOTE.format(of_source), file=sys.stderr)
     with input_errors():  # Keras and our layers validate sizes
-        train = BucketedBatches(corpus.parts["train"], config.batch_size, config.seed)
+        train = BucketedBatches(corpus.parts["train"], config.batch_size, config.seed, multiple)
         steps = config.epochs * len(train)
         warmup = config.warmup_steps
         fitting = fitting_warmup(config, steps)
@@ -113,7 +120,8 @@ def _train(
 ) -> dict[str, Any]:
     validation = None
     if len(corpus.parts["validation"]):
-        validation = BucketedBatches(corpus.parts["validation"], config.batch_size)
+        part = corpus.parts["validation"]
+        validation = BucketedBatches(part, config.batch_size, multiple=train.multiple)
     log = TranslatorLog(
         run, config.early_stopping, config.checkpoint_epochs, train.tokens, config.epochs_after_best
     )
