@@ -230,7 +230,8 @@ TABLE_2 = _command(
     lambda values: paper_translators.start(_with_data(values)),
     f"BLEU is by greedy search. Ours is of {SENTENCES} rendered dates and names of CLDR, learned "
     f"in two epochs from those of at most {LONGEST} pieces, with an eighth of the paper's sizes "
-    "and one seed, so that it says little of the order of the models; the paper's is on TED talks. The long study trains all "
-    "rows on Multi30k and Tatoeba: keras-tnattn reproduce table-2 --data-dir DIR, with the folders "
-    "that docs/guides/translate.md names; two and a half hours on one core.",
+    "and one seed, so that it says little of the order of the models; the paper's is on TED talks. "
+    "The long study trains all rows on Multi30k and Tatoeba: keras-tnattn reproduce table-2 "
+    "--data-dir DIR, with the folders that docs/guides/translate.md names; two and a half hours on "
+    "one core.",
 )
