@@ -23,6 +23,7 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
+    "line_breaks",
     "markdown_docstrings",
     "mathml",
     "reference_pages",

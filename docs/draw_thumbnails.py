@@ -12,7 +12,8 @@ from pathlib import Path
 from statistics import fmean
 
 import matplotlib as mpl
-from PIL import Image
+from matplotlib import font_manager
+from PIL import Image, ImageDraw, ImageFont
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
@@ -28,13 +29,14 @@ PARTS = {
     "power_law_tails_metric": (0, 0, 432, 384),
     "power_law_inferred": (65, 465, 553, 865),
     "page_classifier": (0, 938, 420, 1307),
-    "page_search": (15, 20, 495, 380),
+    "page_search": (0, 152, 480, 512),
     "page_translator": (0, 640, 480, 995),
     "tensorized_attention": (665, 0, 990, 330),
     "tt_maps": (0, 0, 460, 330),
     "tn_attention": (0, 0, 550, 286),
     "graph_tensor_network": (0, 0, 550, 352),
 }
+DIMENSIONS = (4, 8, 16, 32, 64)
 TOPICS = ("reuters", "newsgroups", "ohsumed")
 # Places of the names of series, in data.
 COMPRESSED = {
@@ -45,6 +47,15 @@ COMPRESSED = {
 ATTENTIONS = {
     "tsa": ("tensorized", "tab:green", (9, 73.5)),
     "dpa": ("dot product", "tab:gray", (17, 52)),
+}
+# The legend of a part in larger letters, which covers its own.
+LEGEND = (244, 76, 454, 228)
+NETWORKS = {
+    "tn": "tab:blue",
+    "lstm": "tab:orange",
+    "convolution": "tab:green",
+    "transformer": "tab:red",
+    "large-transformer": "tab:purple",
 }
 
 
@@ -58,6 +69,19 @@ def part_of(name):
     place = ((SIZE[0] - part.width) // 2, (SIZE[1] - part.height) // 2)
     thumbnail.paste(part, place)
     thumbnail.save(THUMBNAILS / f"{name}.png", optimize=True)
+
+
+def enlarge_legend(name):
+    """Writes the names of the networks into a thumbnail, in the colors of their curves."""
+    path = THUMBNAILS / f"{name}.png"
+    thumbnail = Image.open(path)
+    font = ImageFont.truetype(font_manager.findfont("DejaVu Sans:bold"), 19)
+    draw = ImageDraw.Draw(thumbnail)
+    draw.rectangle(LEGEND, "white", "lightgray")
+    for line, (network, color) in enumerate(NETWORKS.items()):
+        place = (LEGEND[0] + 9, LEGEND[1] + 6 + 29 * line)
+        draw.text(place, network, mpl.colors.to_hex(color), font)
+    thumbnail.save(path, optimize=True)
 
 
 def means(rows, x, y):
@@ -87,7 +111,7 @@ def draw_dimensions():
     """Draws accuracy by dimension for two attentions."""
     with (PICTURES.parent / "studies/tensorized_runs.csv").open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["setting"] == "paper"]
-    rows = [row for row in rows if row["dataset"] in TOPICS and 4 <= int(row["dim"]) <= 64]
+    rows = [row for row in rows if row["dataset"] in TOPICS and int(row["dim"]) in DIMENSIONS]
     axes = new_axes()
     for attention, (title, color, place) in ATTENTIONS.items():
         found = [row for row in rows if row["attention"] == attention and int(row["seed"]) < 3]
@@ -95,7 +119,7 @@ def draw_dimensions():
         axes.plot([dim for dim, _ in points], [100 * y for _, y in points], "o-", color=color)
         axes.text(*place, title, color=color, fontweight="bold")
     axes.set(xscale="log", xlabel="dimensions", ylabel="accuracy, %")
-    axes.set_xticks([4, 8, 16, 32, 64], ["4", "8", "16", "32", "64"])
+    axes.set_xticks(DIMENSIONS, [str(dim) for dim in DIMENSIONS])
     axes.minorticks_off()
     save("study_tensorized_dimensions")
 
@@ -122,6 +146,7 @@ def main():
     draw_dimensions()
     for name in PARTS:
         part_of(name)
+    enlarge_legend("study_rules_accuracy")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
-"""Takes the screenshots of the server's page for the documentation.
+"""Takes the screenshots of the server's page and of a search for the documentation.
 
     python -m keras_tnattn_serving saved_models --port 8501 &
     python docs/photograph_page.py http://127.0.0.1:8501 docstrings pt-en rule-110 digits
 
 The arguments are the server's address and the names of a text classifier, a translator, a cellular
-automaton and a classifier of digits.
+automaton and a classifier of digits. Without names the address is that of `make demo-search`:
+
+    python -m http.server 8000 --directory runs/demo-search/page &
+    python docs/photograph_page.py http://127.0.0.1:8000
 """
 
 import shutil
@@ -51,6 +54,15 @@ def digits(page: Page) -> None:
     page.wait_for_selector(".bars")
 
 
+def search(page: Page, url: str) -> None:
+    """Searches in a narrow page, which the gallery shows without making it smaller."""
+    page.set_viewport_size({"width": 480, "height": 560})
+    page.goto(url)
+    page.fill("textarea", "how many elements are there")
+    page.wait_for_selector("meter")
+    page.screenshot(path=PICTURES / "page_search.png")
+
+
 def main() -> None:
     """Takes the pictures."""
     url, *names = sys.argv[1:]
@@ -59,6 +71,8 @@ def main() -> None:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
         )
+        if not names:
+            search(browser.new_page(), url)
         for name, scene in zip(names, scenes, strict=False):
             scheme = "dark" if scene is translator else "light"
             page = browser.new_page(viewport={"width": 900, "height": 700}, color_scheme=scheme)

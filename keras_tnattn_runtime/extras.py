@@ -40,9 +40,10 @@ def installation(module: str) -> str:
     Example:
         >>> from keras_tnattn_runtime.extras import installation
         >>> installation("onnxruntime")
-        "Install it in a checkout: pip install '.[onnx]'"
+        "Install the extra onnx in a checkout: pip install '.[onnx]'"
     """
-    return f"Install it in a checkout: pip install '.[{EXTRAS[module]}]'"
+    extra = EXTRAS[module]
+    return f"Install the extra {extra} in a checkout: pip install '.[{extra}]'"
 
 
 def has_onnx() -> bool:

@@ -457,6 +457,10 @@ class Encoder:
             dim = self.from_ids(padded([[len(self.pieces.vocabulary) - 1]])).shape[1]
             _check(dim == self.dim, f"{dim}", "dim", self.dim)
 
+    def __repr__(self) -> str:
+        name = self.card.get("name", "without a name")
+        return f"<sentence encoder {name}: encode(texts) gives vectors of {self.dim} features>"
+
     def __call__(self, texts: str | Iterable[str], batch_size: int = 32) -> np.ndarray:
         """Returns what `encode` returns."""
         return self.encode(texts, batch_size)
@@ -475,7 +479,7 @@ class Encoder:
             Float32 array `(N, D)` with rows of length 1; of a single text `(D,)`.
 
         Raises:
-            TypeError: If a text is not a string.
+            TypeError: If a text is not a string, or the texts are a dict.
             ValueError: If `batch_size` is not a positive int.
         """
         if isinstance(texts, str):
@@ -500,6 +504,8 @@ class Encoder:
 def _as_texts(texts: Any) -> list[str]:
     """Returns a list of strings, or raises a `TypeError`."""
     expected = "Expected a text or a sequence of texts"
+    if isinstance(texts, Mapping):
+        raise TypeError(f"{expected}. Received: texts={texts!r:.80}. Pass list(texts.values())")
     try:
         listed = list(texts)
     except TypeError:

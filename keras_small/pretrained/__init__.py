@@ -60,7 +60,7 @@ def load(name: str | os.PathLike | IO[bytes]) -> Any:
     Raises:
         FileNotFoundError: If there is no such `.tnz` file.
         ImportError: If `constriction` is missing for a `.tnz` file or `"minilm"`.
-        TypeError: If the file was opened in text mode.
+        TypeError: If `name` is neither a path nor a file, or the file was opened in text mode.
         ValueError: If there is neither a model of this name nor such a folder, or it is damaged.
 
     Example:
@@ -68,15 +68,17 @@ def load(name: str | os.PathLike | IO[bytes]) -> Any:
         >>> translate("terça-feira, 17 de dezembro de 1963")
         'Tuesday, December 17, 1963'
     """
-    if not isinstance(name, str | os.PathLike) or Path(name).suffix.lower() == ".tnz":
+    if hasattr(name, "read"):
+        return load_model(name)
+    expected = f"Expected one of {names()}, a folder with {ABOUT}, or a .tnz file"
+    if not isinstance(name, str | os.PathLike):
+        raise TypeError(f"{expected}. Received: name={name!r:.80}")
+    if Path(name).suffix.lower() == ".tnz":
         return load_model(name)
     own = _HERE / str(name)
     folder = own if str(name) in names() else Path(name)
     if not (folder / ABOUT).is_file():
-        raise ValueError(
-            f"Expected one of {names()}, a folder with {ABOUT}, or a .tnz file. "
-            f"Received: name={str(name)!r}{_other_loader(folder)}"
-        )
+        raise ValueError(f"{expected}. Received: name={str(name)!r}{_other_loader(folder)}")
     try:
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
         kind = _KINDS[about["task"]]

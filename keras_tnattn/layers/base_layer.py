@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import keras
 
 from keras_tnattn.checks import check_numbers, check_shapes, fitted_sizes
-from keras_tnattn.layers.constructor_arguments import check_binding, check_known, describe
+from keras_tnattn.layers.wrong_arguments import call_message, check_binding, check_known, usage
 from keras_tnattn.ops.graph import check_edges
 
 # Sizes of batch, tokens, target, source, sites and edges: they may differ from call to call.
@@ -56,18 +56,13 @@ class BaseLayer(keras.layers.Layer):
         try:
             arguments = signature.bind(self, *args, **keywords).arguments
         except TypeError as error:
-            names = signature.parameters
-            unknown = [f"{n}={describe(v)}" for n, v in kwargs.items() if n not in names]
-            raise TypeError(
-                f"Expected other call arguments. Received: {', '.join(unknown) or error}"
-                f"{_usage(kind)}"
-            ) from None
+            raise TypeError(call_message(kind, kwargs, str(error))) from None
         tensors = self._tensors({name: arguments.get(name) for name in self.call_shapes})
         check_numbers(tensors)
-        check_shapes(tensors, self.call_shapes, self._built_sizes(), _usage(kind))
+        check_shapes(tensors, self.call_shapes, self._built_sizes(), f". {usage(kind)}")
         if tensors.get("adjacency") is not None and tensors["adjacency"] is tensors["inputs"]:
             # As many features as tokens: the shape alone would do.
-            raise ValueError(f"Expected a graph. Received: adjacency=inputs{_usage(kind)}")
+            raise ValueError(f"Expected a graph. Received: adjacency=inputs. {usage(kind)}")
         if tensors.get("edges") is not None:
             check_edges(tensors["edges"], tensors["inputs"].shape[1])
         return super().__call__(*args, **kwargs)
@@ -150,13 +145,6 @@ def config_of(name: str, value: Any) -> Any:
 @functools.cache
 def _call_signature(kind: Any) -> inspect.Signature:
     return inspect.signature(kind.call)
-
-
-@functools.cache
-def _usage(kind: Any) -> str:
-    parameters = list(_call_signature(kind).parameters.values())[1:]
-    texts = [str(parameter.replace(annotation=inspect.Parameter.empty)) for parameter in parameters]
-    return f". {kind.__name__} takes ({', '.join(texts)})"
 
 
 def built_dense(

@@ -10,7 +10,7 @@ Image = pytest.importorskip("PIL.Image")
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 sys.path.append(str(DOCS))
 
-from draw_thumbnails import PARTS, SIZE, THUMBNAILS  # noqa: E402  after the path is set
+from draw_thumbnails import DIMENSIONS, PARTS, SIZE, THUMBNAILS  # noqa: E402  after the path is set
 
 SHOWN = re.findall(r"\(pictures/(\S+)\.png\)", (DOCS / "gallery.md").read_text("utf-8"))
 
@@ -34,3 +34,8 @@ def test_no_thumbnail_is_made_much_smaller_than_its_picture():
         # Letters of 16 pixels then have 7 where the gallery shows them smallest, 256 pixels wide.
         assert max((right - left) / SIZE[0], (bottom - top) / SIZE[1]) < 1.28, name
     assert {size_of(path) for path in THUMBNAILS.glob("*.png")} == {SIZE}
+
+
+def test_the_text_has_the_dimensions_of_the_picture():
+    text = (DOCS / "gallery.md").read_text("utf-8")
+    assert f"with {min(DIMENSIONS)} to {max(DIMENSIONS)} dimensions" in text

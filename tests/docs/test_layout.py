@@ -35,6 +35,29 @@ FAULTS = """() => {
     for (const e of document.querySelectorAll(".formula, pre")) {
         if (seen(e) && e.scrollHeight > e.clientHeight + 1) tell("cut below", e);
     }
+    for (const e of document.querySelectorAll("pre")) {
+        if (getComputedStyle(e).whiteSpace !== "pre") tell("lines are wrapped", e);
+    }
+    for (const e of document.querySelectorAll("h1, h2, h3")) {
+        if (seen(e) && e.scrollWidth > e.clientWidth + 1) tell("a title is cut", e);
+    }
+    for (const e of document.querySelectorAll("article code span.pre, article code.shape")) {
+        // The lines of its texts: each begins below the middle of the one before.
+        const lines = [];
+        const texts = document.createTreeWalker(e, NodeFilter.SHOW_TEXT);
+        while (texts.nextNode()) {
+            const range = document.createRange();
+            range.selectNodeContents(texts.currentNode);
+            lines.push(...range.getClientRects());
+        }
+        const broken = lines.some((line) => line.top > (lines[0].top + lines[0].bottom) / 2);
+        const inside = (p) => getComputedStyle(p).display.startsWith("inline");
+        let block = e.parentElement;
+        while (inside(block)) block = block.parentElement;
+        const needed = lines.reduce((sum, line) => sum + line.width, 0);
+        // The frame of the code takes some room, too.
+        if (seen(e) && broken && needed + 12 < block.clientWidth) tell("a name is broken", e);
+    }
     for (const e of document.querySelectorAll(".formula")) {
         if (seen(e) && e.scrollWidth > e.clientWidth + 1) tell("a formula scrolls", e);
     }
@@ -69,6 +92,7 @@ def faults(page, width):
     return page.evaluate(FAULTS)
 
 
+CODE = f'<code><span class="pre">{"-name" * 6}</span></code>'
 WIDE = '<div style="width: 900px">wide</div>'
 PICTURE = (
     '<img width="900" height="9" src="data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA=">'
@@ -78,6 +102,10 @@ PICTURE = (
 @pytest.mark.parametrize(
     ("body", "found"),
     [
+        ("<pre style='white-space: pre-wrap'>a</pre>", "lines are wrapped"),
+        (f"<h1>{'keras_tnattn' * 5}</h1>", "a title is cut"),
+        (f"<article><p>{'a ' * 20}{CODE}</p></article>", "a name is broken"),
+        (f"<article><p>{CODE}</p></article>", None),
         (WIDE, "off the page"),
         (f'<div style="overflow-x: hidden">{WIDE}</div>', "off the page"),
         (f'<article style="overflow-x: auto">{PICTURE}</article>', "cut at the right"),

@@ -75,6 +75,8 @@ def test_digits_are_read():
 def test_unknown_names_and_damaged_folders_are_refused(damage, tmp_path):
     with pytest.raises(ValueError, match=r"dates-and-names.*name='dogs'"):
         keras_small.load("dogs")
+    with pytest.raises(TypeError, match=r"dates-and-names.*a \.tnz file\. Received: name=None"):
+        keras_small.load(None)
     (tmp_path / pretrained.ABOUT).write_bytes(damage)
     with pytest.raises(ValueError, match="Could not load the model in"):
         keras_small.load(tmp_path)

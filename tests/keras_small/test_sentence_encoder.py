@@ -70,6 +70,7 @@ def test_only_the_first_256_pieces_are_read(encoder, vectors):
     [
         ((None,), TypeError, "texts=None"),
         ((["a", None],), TypeError, r"texts\[1\]=None"),
+        (({"a": 1},), TypeError, r"texts=\{'a': 1\}\. Pass list\(texts.values\(\)\)"),
         ((b"a",), TypeError, r"texts\[0\]=97"),
         ((["a"], 0), ValueError, "batch_size=0"),
     ],
@@ -77,6 +78,11 @@ def test_only_the_first_256_pieces_are_read(encoder, vectors):
 def test_bad_input_is_refused(encoder, arguments, error, message):
     with pytest.raises(error, match=f"Received: {message}"):
         encoder.encode(*arguments)
+
+
+def test_it_says_what_it_is(encoder):
+    text = "<sentence encoder minilm: encode(texts) gives vectors of 384 features>"
+    assert repr(encoder) == text
 
 
 def test_its_layers_are_those_of_keras(encoder):

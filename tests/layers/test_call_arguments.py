@@ -217,10 +217,68 @@ def test_a_self_attention_called_like_a_cross_attention():
         layer(square, square)
     mask = np.ones((3, 7, 7), bool)
     received = r"Received: attention_mask=tensor of shape \(3, 7, 7\)\. "
-    with pytest.raises(TypeError, match=f"Expected other call arguments. {received}{takes}"):
+    hint = r"TensorizedSpectralAttention has no attention_mask\. "
+    with pytest.raises(TypeError, match=f"Expected other call arguments. {received}{hint}{takes}"):
         layer(X, attention_mask=mask)
     with pytest.raises(TypeError, match="missing a required argument: 'inputs'"):
         layer()
+
+
+OF_OTHER_LIBRARIES = {
+    "adj": "adjacency",
+    "attn_mask": "attention_mask",
+    "causal": "use_causal_mask",
+    "edge_index": "edges",
+    "edge_weight": "edge_weights",
+    "encoder_hidden_states": "memory",
+    "is_causal": "use_causal_mask",
+    "key_padding_mask": "mask",
+    "memory_key_padding_mask": "memory_mask",
+    "need_weights": "return_attention_scores",
+    "position_ids": "positions",
+}
+NAMED = [
+    (name, theirs, ours)
+    for name in sorted(CASES)
+    for theirs, ours in OF_OTHER_LIBRARIES.items()
+    if ours in parameters(name)
+]
+
+
+def error_of_call(name, option, value):
+    make, arguments = CASES[name]
+    with pytest.raises(TypeError, match="Expected other call arguments") as error:
+        call(make(), {**arguments, option: value})
+    return str(error.value)
+
+
+def test_each_name_of_another_library_belongs_to_a_layer():
+    assert {theirs for _, theirs, _ in NAMED} == set(OF_OTHER_LIBRARIES)
+
+
+@pytest.mark.parametrize(("name", "theirs", "ours"), NAMED)
+def test_names_of_other_libraries_in_a_call(name, theirs, ours):
+    text = error_of_call(name, theirs, 1)
+    assert f"Received: {theirs}=1. Did you mean {ours} instead of {theirs}?" in text
+    # Some libraries mark what is left out.
+    marks = ours in ("attention_mask", "mask", "memory_mask")
+    assert ("In a mask, True is what is attended to." in text) == marks
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_names_that_no_library_knows(name):
+    text = error_of_call(name, "nonsense", 1)
+    assert f"Received: nonsense=1. {name} has no nonsense. {name} takes (" in text
+
+
+def test_arguments_of_the_constructor_in_a_call():
+    text = error_of_call("GraphAttention", "attn_drop", 0.1)
+    assert "Pass dropout to the constructor, GraphAttention(dropout=...)." in text
+
+
+def test_typing_errors_in_a_call():
+    text = error_of_call("PLDRAttention", "positons", None)
+    assert "Did you mean positions instead of positons?" in text
 
 
 def test_a_reversed_embedding_of_another_size():

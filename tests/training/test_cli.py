@@ -37,6 +37,7 @@ def without(package, *arguments):
     ("package", "command", "extra"),
     [
         ("cyclopts", ["classify"], "train"),
+        ("cyclopts", ["--help"], "train"),
         ("pydantic", ["--help"], "train"),
         ("cyclopts", ["predict", "runs/x"], "train"),
         ("cyclopts", ["launch", "--", "classify"], "train"),
@@ -46,8 +47,8 @@ def without(package, *arguments):
 def test_a_missing_package_is_told_in_one_line(package, command, extra):
     status, error = without(package, *command)
     assert status == 2
-    told = f"error: {package} is not installed. Install it in a checkout: pip install '.[{extra}]'"
-    assert error.endswith(f"{told}\n")
+    told = f"Install the extra {extra} in a checkout: pip install '.[{extra}]'"
+    assert error.endswith(f"error: {package} is not installed. {told}\n")
     assert "Traceback" not in error
 
 
@@ -91,8 +92,9 @@ def test_what_is_missing_names_its_extra(package, command, file, extra, tmp_path
     (tmp_path / file).touch()
     status, error = without(package, command, str(tmp_path / file))
     assert status == 2
-    begin = f"error: {package} is not installed. Install it in a checkout: pip install "
-    assert error.splitlines(True)[-1] == begin + extra
+    last = error.splitlines(True)[-1]
+    assert last.startswith(f"error: {package} is not installed. Install the extra ")
+    assert last.endswith(f" in a checkout: pip install {extra}")
 
 
 def test_the_version_is_that_of_the_package(capsys):
@@ -111,6 +113,13 @@ def test_help_begins_with_the_words_to_type(capsys):
     for name in (*TASKS, *PROGRAMS.keys() - {"serve"}):
         assert main([name, "--help"]) == 0
         assert capsys.readouterr().out.startswith(f"Usage: keras-tnattn {name} ")
+
+
+@pytest.mark.parametrize("program", ["evaluate", "explain"])
+def test_the_missing_folder_of_a_run_is_named(program, tmp_path, capsys):
+    folder = tmp_path / "none"
+    assert main([program, str(folder), "a text"]) == 2
+    assert f"Received: {folder}, which does not exist" in capsys.readouterr().err
 
 
 def test_a_run_to_resume_that_does_not_exist(tmp_path, capsys):

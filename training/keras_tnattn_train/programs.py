@@ -40,8 +40,10 @@ def _run(
             each([HELP_ALL])
         return 0
     if run is None:
-        received = ["--", " ".join(words)] if words and "--help" not in words else words
-        return _without_run(name, programs)(received)
+        if words and "--help" not in words:
+            # The first word is the run, unless it is an option; others may be a text.
+            words = ["--", " ".join(words) if words[0].startswith("-") else words[0]]
+        return _without_run(name, programs)(words)
     chosen: list[Program] = []
 
     def choose() -> None:

@@ -112,6 +112,7 @@ def test_wrong_texts_and_folders_are_refused(folders):
     loaded = reader.load(folder)
     for wrong, message in (
         (None, "texts=None"),
+        ({"a": "b"}, r"texts=\{'a': 'b'\}"),
         ([b"a"], r"texts\[0\]=b'a'"),
         (["a", 3], r"texts\[1\]=3"),
     ):

@@ -1,38 +1,47 @@
-"""Errors for wrong arguments of a layer's constructor, with the names that were probably meant."""
+"""Errors for wrong arguments of a layer or its call, with the names that were probably meant."""
 
 import difflib
 import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import keras
 
 from keras_tnattn.checks import shape_of
 
-# Names that Keras, PyTorch, Transformers and other libraries give to the same thing.
+# Names that Keras, PyTorch, Transformers and other libraries give to the same thing: first ours.
 _SYNONYMS = (
     ("activation", "act", "nonlinearity"),
+    ("adjacency", "adj", "adj_matrix"),
+    ("attention_mask", "attn_mask"),
     ("bond_dim", "bond_dimension", "chi", "rank", "ranks"),
     ("damping", "decay"),
-    ("dropout", "attention_dropout", "drop_rate", "dropout_prob", "dropout_rate", "p", "rate"),
+    ("dropout", "attention_dropout", "attn_drop", "drop_rate", "dropout_rate", "p", "rate"),
+    ("edge_weights", "edge_weight"),
+    ("edges", "edge_index"),
     ("epsilon", "eps", "layer_norm_eps"),
     ("feedforward_dim", "d_ff", "dim_feedforward", "ffn_dim", "hidden_dim", "intermediate_dim"),
     ("hidden_dim", "intermediate_dim", "intermediate_size", "units"),
     ("input_dim", "num_embeddings", "vocab_size", "vocabulary_size"),
-    ("key_dim", "d_k", "dim_head", "head_dim", "head_size", "key_size", "size_per_head"),
-    ("key_shape", "head_dim", "key_dim"),
     ("kernel_initializer", "init", "initializer", "weight_initializer"),
     ("kernel_regularizer", "regularizer", "weight_decay"),
+    ("key_dim", "d_k", "dim_head", "head_dim", "head_size", "key_size", "size_per_head"),
+    ("key_shape", "head_dim", "key_dim"),
+    ("mask", "key_padding_mask", "padding_mask"),
     ("max_length", "max_len", "max_positions", "sequence_length"),
+    ("memory", "encoder_hidden_states", "encoder_sequence"),
+    ("memory_mask", "encoder_attention_mask", "memory_key_padding_mask"),
     ("negative_slope", "alpha", "leaky_relu_slope"),
     ("norm_first", "normalize_first", "pre_norm"),
     ("num_classes", "output_dim", "units"),
     ("num_heads", "heads", "n_head", "n_heads", "nhead", "num_attention_heads"),
     ("output_dim", "embed_dim", "embedding_dim", "units"),
+    ("positions", "position_ids"),
     ("propagation_rank", "rank", "ranks"),
     ("rank", "ranks", "tt_rank", "tt_ranks"),
     ("residual_dim", "d_ff", "feedforward_dim", "hidden_dim", "intermediate_dim"),
+    ("return_attention_scores", "need_weights", "output_attentions"),
     ("tt_ranks", "bond_dim", "rank", "ranks", "tt_rank"),
     ("units", "filters", "out_channels", "out_features", "output_dim"),
     ("use_bias", "bias"),
@@ -133,30 +142,81 @@ def _message(kind: Any, kwargs: Mapping[str, Any], reason: str) -> str:
 
 
 def _hint(kind: Any, name: str) -> str:
-    """Returns a sentence about what was probably meant by an unknown argument."""
+    """Returns a sentence about what was probably meant by an unknown argument of a constructor."""
     parameters = _parameters(kind)
-    groups = [group for group in _SYNONYMS if name in group]
-    meant = [group[0] for group in groups if group[0] in parameters]
+    meant = _named(name, parameters)
     if name in _TOKEN_SIZES:
         meant += [size for size in _SIZES_TO_SET if size in parameters and size not in meant]
         if not meant:
             return f"The size of the tokens is that of the inputs, so `{name}` is not needed."
-    elif not groups:
-        names = [*parameters, *_own_parameters(keras.layers.Layer)]
-        meant = difflib.get_close_matches(name, names, n=2)
     if meant:
-        return f"Did you mean {' or '.join(meant)} by {name}?"
-    call = inspect.signature(kind.call).parameters
-    of_call = [each for each in (name, *(group[0] for group in groups)) if each in call]
+        return _did_you_mean(meant, name)
+    of_call = _named(name, _call_parameters(kind))
     if of_call:
         return f"Pass {of_call[0]} in the call, layer(inputs, {of_call[0]}=...)."
-    return f"{kind.__name__} has no {name}."
+    similar = _similar(name, [*parameters, *_own_parameters(keras.layers.Layer)])
+    return _did_you_mean(similar, name) if similar else f"{kind.__name__} has no {name}."
+
+
+def _call_hint(kind: Any, name: str) -> str:
+    """Returns a sentence about what was probably meant by an unknown argument of a call."""
+    parameters = _call_parameters(kind)
+    meant = _named(name, parameters)
+    if meant:
+        return _did_you_mean(meant, name)
+    of_constructor = _named(name, _parameters(kind))
+    if of_constructor:
+        option = of_constructor[0]
+        return f"Pass {option} to the constructor, {kind.__name__}({option}=...)."
+    similar = _similar(name, parameters)
+    return _did_you_mean(similar, name) if similar else f"{kind.__name__} has no {name}."
+
+
+def _named(name: str, parameters: Collection[str]) -> list[str]:
+    """Returns the parameters that have a name, or of which it is a synonym."""
+    names = [name, *(group[0] for group in _SYNONYMS if name in group)]
+    return [each for each in dict.fromkeys(names) if each in parameters]
+
+
+def _similar(name: str, parameters: Collection[str]) -> list[str]:
+    """Returns the parameters of which a name, unless it has a meaning, may be a typing error."""
+    known = any(name in group for group in _SYNONYMS)
+    return [] if known else difflib.get_close_matches(name, parameters, n=2)
+
+
+def _did_you_mean(meant: list[str], name: str) -> str:
+    hint = f"Did you mean {' or '.join(meant)} instead of {name}?"
+    # Some libraries mark what is left out.
+    marks = any(each.endswith("mask") and each != "use_causal_mask" for each in meant)
+    return f"{hint} In a mask, True is what is attended to." if marks else hint
 
 
 def _as_argument(parameter: inspect.Parameter) -> str:
     if parameter.default is parameter.empty:
         return parameter.name
     return f"{parameter.name}={parameter.default!r}"
+
+
+def call_message(kind: Any, kwargs: Mapping[str, Any], reason: str) -> str:
+    """Returns the error for arguments of a call that do not fit, for a reason that Python gives."""
+    unknown = [name for name in kwargs if name not in (*_call_parameters(kind), "training")]
+    received = ", ".join(f"{name}={describe(kwargs[name])}" for name in unknown)
+    hints = "".join(f" {_call_hint(kind, name)}" for name in unknown)
+    return f"Expected other call arguments. Received: {received or reason}.{hints} {usage(kind)}"
+
+
+@functools.cache
+def usage(kind: Any) -> str:
+    """Returns a sentence that lists the arguments of a layer's call."""
+    parameters = _call_parameters(kind).values()
+    texts = [str(parameter.replace(annotation=inspect.Parameter.empty)) for parameter in parameters]
+    return f"{kind.__name__} takes ({', '.join(texts)})"
+
+
+@functools.cache
+def _call_parameters(kind: Any) -> dict[str, inspect.Parameter]:
+    """Returns the parameters of a layer's call, without the layer."""
+    return dict(list(inspect.signature(kind.call).parameters.items())[1:])
 
 
 def describe(value: Any) -> str:
