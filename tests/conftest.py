@@ -6,8 +6,6 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 # Several processes of the suite share the cores, and threads of NumPy's products that wait for work
 # keep a core busy: a third of the time of the compression's tests. Set before NumPy is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# The same of TensorFlow's products.
-os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 
 import contextlib
 import ctypes
