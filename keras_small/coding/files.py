@@ -14,6 +14,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import hashlib
+import importlib
 import io
 import itertools
 import json
@@ -395,12 +396,15 @@ def _number_of_weights(
 
     def read(entry: dict[str, Any]) -> dict[str, Any]:
         """Returns a config of a layer that makes no states, which are no weights."""
+        if str(entry.get("module")).startswith("keras_hub."):  # Keras imports it later
+            with contextlib.suppress(ImportError):
+                importlib.import_module("keras_hub")
         for name in map(entry.get, ("class_name", "registered_name", "config")):
             if isinstance(name, str):
                 found = keras.saving.get_registered_object(name)
                 if found is not None:
                     known[name] = found
-        return {**entry, "stateful": False} if entry.get("stateful") is True else entry
+        return entry | _without_states(entry, known)
 
     fields = {**json.loads(config, object_hook=read), "compile_config": None}
 
@@ -412,6 +416,25 @@ def _number_of_weights(
     # Keras notes in its state, which each thread has for itself, what it has not initialized yet.
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
         return thread.submit(build).result()
+
+
+def _without_states(entry: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+    """Returns what a config, or a part of it, must have instead to make no states.
+
+    Recurrent layers are not stateful, and models are not compiled, which would make an optimizer:
+    neither by their configs, nor by their constructors, as tasks of keras-hub are; the classes have
+    other names among what is known.
+    """
+    if entry.get("stateful") is True:
+        return {"stateful": False}
+    name = entry.get("registered_name")
+    found = known.get(name) if isinstance(name, str) else None
+    if not (isinstance(found, type) and issubclass(found, keras.Model)):
+        return {}
+    uncompiled = {"compile": lambda self, *args, **options: None}
+    other = f"{name}, not compiled"
+    known[other] = type(found.__name__, (found,), uncompiled)
+    return {"registered_name": other, "compile_config": None}
 
 
 def _groups(files: Mapping[str, bytes], weights: h5py.File) -> list[list[_Array]]:

@@ -85,6 +85,41 @@ def test_classes_of_the_caller_are_given(tmp_path):
         load_model(tmp_path / "model.tnz")
 
 
+@keras.saving.register_keras_serializable("tests")
+class SelfCompiled(keras.Model):
+    """Compiles itself, as tasks of keras-hub do."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.dense = layers.Dense(64)
+        self.compile()
+
+    def compile(self, optimizer="auto", **options):
+        super().compile(keras.optimizers.SGD() if optimizer == "auto" else optimizer, **options)
+
+    def build(self, shape):
+        self.dense.build(shape)
+
+    def call(self, inputs):
+        return self.dense(inputs)
+
+
+@pytest.mark.filterwarnings("ignore:`compile\\(\\)` was not called:UserWarning")
+@pytest.mark.parametrize("nested", [False, True])
+def test_models_that_compile_themselves(nested, tmp_path):
+    model = SelfCompiled()
+    model.build((None, 64))
+    if nested:
+        model = keras.Sequential([keras.Input((64,)), model])
+    result = compress(model, 2, coded=True, verbose=0)
+    for each in (model, result.model):
+        save_model(each, tmp_path / "model.tnz", overwrite=True)
+        again = load_model(tmp_path / "model.tnz")
+        assert type(again) is type(each)
+        assert again.compiled != nested
+        assert_same(each, again)
+
+
 def test_lambdas_are_saved_and_loaded_on_request(tmp_path):
     model = keras.Sequential([keras.Input((3,)), layers.Lambda(lambda x: 2 * x), layers.Dense(2)])
     save_model(model, tmp_path / "model.tnz")

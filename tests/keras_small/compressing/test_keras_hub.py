@@ -7,6 +7,8 @@ from compressing import compress, error_of, outputs_of
 from conformance import assert_same_arrays, saved_and_loaded, to_numpy
 from import_path import run_python
 
+import keras_small
+
 keras_hub = pytest.importorskip("keras_hub")
 pytestmark = [
     pytest.mark.slow,  # its import takes long
@@ -53,6 +55,29 @@ def test_layers_in_attributes_and_tied_tables_are_reached(family, paths, tmp_pat
     assert result.report.error == pytest.approx(error_of(model, result.model, inputs), rel=1e-3)
     assert isinstance(result.model, type(model))
     saved_and_loaded(result.model, inputs, tmp_path)
+
+
+CODED = """
+import sys
+import keras
+import numpy as np
+import keras_small
+
+folder = sys.argv[1]
+model = keras_small.load(f"{folder}/model.tnz")
+assert model.compiled
+outputs = model.predict(dict(np.load(f"{folder}/inputs.npz")), verbose=0)
+np.testing.assert_allclose(outputs, np.load(f"{folder}/outputs.npy"), rtol=1e-4, atol=1e-5)
+"""
+
+
+def test_tasks_become_coded_files(tmp_path):
+    model, inputs = gpt2_causal_lm()
+    result = keras_small.compress(model, 6, data=inputs, coded=True, verbose=0)
+    result.save(tmp_path / "model.tnz")
+    np.savez(tmp_path / "inputs.npz", **inputs)
+    np.save(tmp_path / "outputs.npy", result.model.predict(inputs, verbose=0))
+    run_python("-c", CODED, tmp_path)
 
 
 FROM_PRESET = """
