@@ -119,6 +119,7 @@ bench: $(INSTALLED)
 	$(RUN) benchmarks/tt_dense.py
 	$(RUN) benchmarks/spectral_attention.py
 	$(RUN) benchmarks/text_classifier.py
+	$(RUN) benchmarks/paper_sizes.py
 	$(RUN) benchmarks/tn_attention.py
 	$(RUN) benchmarks/graph_tensor_network.py
 	$(RUN) benchmarks/translator.py

@@ -16,6 +16,7 @@ SCRIPTS = {
     "gpu.py": "--quick --precisions float32",
     "graph_tensor_network.py": "--lengths 64",
     "../studies/benchmarks/low_rank_dense.py": "--sizes 64 --rows 1",
+    "paper_sizes.py": "--quick",
     "scaling.py": "--processes 1 --rounds 1 --steps 1 --batch-size 2 "
     "--model-dim 32 --residual-dim 16",
     "serving.py": "--servers auto plain --clients 2 --seconds .5 --rounds 1",
