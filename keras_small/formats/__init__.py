@@ -7,7 +7,9 @@ and none for a kind of layer that the format does not take. `bits` is `None` or 
 integers; `statistics` are the observations of the layer, `calibration.Statistics`.
 
 A format of convolutions may have a function `bounds(kernel, moment)`, which cheaply tells what
-errors its factors are hardly below: they are only looked for where they may win.
+errors its factors are hardly below: they are only looked for where they may win. Any format may
+have a function `may_win(layer, statistics, bits, found, least_bytes)`, which tells whether it is
+worth looking for candidates beside those of the formats before it.
 
 CONTRIBUTING.md, "A compress format", says how to add one.
 """
@@ -36,8 +38,8 @@ from keras_small.survey.kinds import is_table
 FORMATS: dict[str, ModuleType] = {
     "dense": dense,
     "low_rank": low_rank,
-    "tensor_train": tensor_train,
     "adaptive": adaptive,
+    "tensor_train": tensor_train,
     "tucker": tucker,
     "spatial": spatial,
     "coded": coded,
@@ -54,11 +56,13 @@ def candidates_for(
     names: Sequence[str],
     bits: int | None,
     factor_bits: Sequence[int | None] = (),
+    least_bytes: float = 0,
 ) -> list[Candidate]:
     """Returns the candidates for a layer, by decreasing size; the first is the layer itself.
 
     Integers of a whole layer, and tables, have `bits` and more. Factors of kernels have one of
-    `factor_bits`, or `bits` if there are none.
+    `factor_bits`, or `bits` if there are none. Formats that only win below `least_bytes` may be
+    left out.
     """
     if layer.compute_dtype == "float16":  # which Keras' scales do not fit
         bits = None
@@ -74,12 +78,15 @@ def candidates_for(
         make=lambda: layer,
     )
     smaller: list[Candidate] = []
-    for name in dict.fromkeys(("dense", *names)):
+    for name in [known for known in FORMATS if known in ("dense", *names)]:
         has_factors = name in _FACTORS and not is_table(layer)
         widths = factor_bits if has_factors and factor_bits else (bits,)
         bounds = getattr(FORMATS[name], "bounds", None)
+        may_win = getattr(FORMATS[name], "may_win", None)
         for width in widths:
             if bounds and not chains.is_promising(layer, statistics, width, smaller, bounds):
+                continue
+            if may_win and not may_win(layer, statistics, width, smaller, least_bytes):
                 continue
             found = FORMATS[name].candidates(layer, statistics, width)
             smaller += [candidate for candidate in found if candidate.bytes < size]

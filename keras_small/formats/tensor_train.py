@@ -13,6 +13,7 @@ The tensor train of a table has its rows on a grid, in groups of similar ones (`
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 
 import keras
 import numpy as np
@@ -22,10 +23,11 @@ from keras_small.asked.progress import tell
 from keras_small.formats import grouped_rows
 from keras_small.formats.candidates import Candidate, factor_bytes
 from keras_small.storage.convolution_factors import OutputErrors
+from keras_small.storage.latest import remember_latest
 from keras_small.storage.quantized_embeddings import QuantizedTTEmbedding, rounded_core
 from keras_small.storage.sizes import item_size
 from keras_small.survey.calibration import Statistics
-from keras_small.survey.errors import Factors, TableErrors
+from keras_small.survey.errors import TableErrors
 from keras_small.survey.kinds import is_plain_table, is_table, kind_of
 from keras_tnattn.layers import TTDense, TTEmbedding
 from keras_tnattn.layers.factored_embedding import embedding_options
@@ -39,10 +41,14 @@ MINIMUM_ROWS = 500
 # The ranks of tensor trains that are tried: shares of the number of columns and, for each, of the
 # rank at which the tensor train is half as large as a table of low rank.
 _WIDTH_SHARES = (1.0, 0.875, 0.75, 0.625, 0.5, 0.4375, 0.375, 0.3125, 0.25, 0.1875, 0.125, 0.0625)
+# The shares of the columns with which it is found out whether any tensor train may win.
+_PROBED_SHARES = (1.0, 0.5, 0.125)
 _TRAIN_RANK_SHARES = tuple(0.92**n for n in range(36))
 # Maximum factor between the error of a tensor train before all improvement and that of any smaller
 # one; others are not tried.
 _PROMISING_FACTOR = 1.07
+# The least part of the error that improvement, another width or another rank may leave.
+_LEAST_LEFT = 0.7
 # How often the rows of a chosen tensor train move to better places.
 _IMPROVEMENT_ROUNDS = 6
 # Numbers in the Gram matrices with which a tensor train is fitted, `R^2` for each group; the
@@ -54,12 +60,40 @@ def candidates(
     layer: keras.layers.Layer, statistics: Statistics, bits: int | None
 ) -> list[Candidate]:
     """Returns the tensor trains of a dense layer of 64 units or more, or of a large table."""
-    if is_table(layer):
-        worth = layer.input_dim >= MINIMUM_ROWS and is_plain_table(layer)
-        return _table_candidates(layer, statistics, bits) if worth else []
+    if _is_large_table(layer):
+        return _table_candidates(layer, statistics, bits)
     if kind_of(layer) is keras.layers.Dense and min(layer.kernel.shape) >= 64:
         return _kernel_candidates(layer, statistics)
     return []
+
+
+def may_win(
+    layer: keras.layers.Layer,
+    statistics: Statistics,
+    bits: int | None,
+    found: Sequence[Candidate],
+    least_bytes: float,
+) -> bool:
+    """Whether a tensor train may have a smaller error than each candidate of no more bytes.
+
+    Only a table has so many that a few of them are tried first. Those below `least_bytes` do not
+    count.
+    """
+    if not _is_large_table(layer):
+        return True
+    errors = TableErrors(layer, statistics)
+    number = item_size(layer.variable_dtype)
+    for width in _widths(errors, _PROBED_SHARES):
+        for train in _trains(layer, statistics, errors, bits, width):
+            size = train.size(number)
+            rival = min((c.likely_error for c in found if c.bytes <= size), default=np.inf)
+            if size >= least_bytes and _LEAST_LEFT * train.first_error < rival:
+                return True
+    return False
+
+
+def _is_large_table(layer: keras.layers.Layer) -> bool:
+    return is_table(layer) and layer.input_dim >= MINIMUM_ROWS and is_plain_table(layer)
 
 
 def _kernel_candidates(layer: keras.layers.Dense, statistics: Statistics) -> list[Candidate]:
@@ -100,8 +134,11 @@ def _table_candidates(
     """Decomposes a table for all widths and ranks, and estimates the errors after improvement."""
     errors = TableErrors(layer, statistics)
     number = item_size(layer.variable_dtype)
-    bits = None if bits is None else max(bits, 4)
-    groups = _grouped_rows(layer, statistics, errors.weights, errors.factors, bits)
+    widths = _widths(errors, _WIDTH_SHARES)
+    groups = []
+    for count, width in enumerate(widths, 1):
+        tell("  tensor trains: group %d of %d", count, len(widths))
+        groups.append(_trains(layer, statistics, errors, bits, width))
     groups = _promising(groups, number)
     return [
         _candidate(train, error_left, errors, number)
@@ -286,45 +323,47 @@ class _GroupedRows:
         return None if self.kept_ids is None else np.argsort(self.best[2])
 
 
-def _grouped_rows(
+def _trains(
     layer: keras.layers.Embedding,
     statistics: Statistics,
-    weights: np.ndarray,
-    factors: Factors,
+    errors: TableErrors,
     bits: int | None,
-) -> list[list[_GroupedRows]]:
-    """Returns the tensor trains to try: a list for each number of columns of the coordinates."""
-    num_rows, columns = factors.coordinates.shape
-    weights = weights.astype("float32")
-    places = grouped_rows.similar_places(factors.coordinates, statistics.kept_ids or 0)
+    width: int,
+) -> list[_GroupedRows]:
+    """Returns the tensor trains, by rank, of so many columns of the coordinates."""
+    factors = errors.factors
+    weights = errors.weights.astype("float32")
+    places = _similar_places(factors.coordinates, statistics.kept_ids or 0)
+    rows = factors.coordinates[:, :width]
+    shape = grouped_rows.grid_shape(len(rows), width)
+    largest = len(rows) * width // (2 * (shape[0] + shape[1] * width))
+    largest = min(largest, math.isqrt(GRAM_NUMBERS // max(shape)))
+    ranks = sorted({max(1, round(share * largest)) for share in _TRAIN_RANK_SHARES})
+    a, b, left = grouped_rows.decomposition(rows, weights, places, shape, ranks[-1])
+    inside = factors.squares[:width].sum()
+    outside = factors.squares[width:].sum()
     total = factors.squares.sum() or 1.0
-    widths = sorted({max(1, round(share * columns)) for share in _WIDTH_SHARES})
-    groups = []
-    for number, width in enumerate(widths, 1):
-        tell("  tensor trains: group %d of %d", number, len(widths))
-        rows = factors.coordinates[:, :width]
-        basis = factors.basis[:width]
-        shape = grouped_rows.grid_shape(num_rows, width)
-        largest = num_rows * width // (2 * (shape[0] + shape[1] * width))
-        largest = min(largest, math.isqrt(GRAM_NUMBERS // max(shape)))
-        ranks = sorted({max(1, round(share * largest)) for share in _TRAIN_RANK_SHARES})
-        a, b, errors = grouped_rows.decomposition(rows, weights, places, shape, ranks[-1])
-        inside = factors.squares[:width].sum()
-        outside = factors.squares[width:].sum()
-        groups.append(
-            [
-                _GroupedRows(
-                    layer=layer,
-                    rows=rows,
-                    weights=weights,
-                    basis=basis,
-                    inverse_basis=factors.inverse,
-                    kept_ids=statistics.kept_ids,
-                    bits=bits,
-                    first=(a[:, :rank], b[:rank], places),
-                    first_error=float(np.sqrt((errors[rank] * inside + outside) / total)),
-                )
-                for rank in ranks
-            ]
+    return [
+        _GroupedRows(
+            layer=layer,
+            rows=rows,
+            weights=weights,
+            basis=factors.basis[:width],
+            inverse_basis=factors.inverse,
+            kept_ids=statistics.kept_ids,
+            bits=None if bits is None else max(bits, 4),
+            first=(a[:, :rank], b[:rank], places),
+            first_error=float(np.sqrt((left[rank] * inside + outside) / total)),
         )
-    return groups
+        for rank in ranks
+    ]
+
+
+def _widths(errors: TableErrors, shares: Sequence[float]) -> list[int]:
+    columns = errors.factors.coordinates.shape[1]
+    return sorted({max(1, round(share * columns)) for share in shares})
+
+
+@remember_latest
+def _similar_places(coordinates: np.ndarray, first: int) -> np.ndarray:
+    return grouped_rows.similar_places(coordinates, first)

@@ -33,6 +33,8 @@ from keras_small.survey.watching import reason_to_keep
 _NEARLY_ENOUGH = 1.1
 # b-bit integers with their scales are about 28 / b times smaller than floats.
 _FLOAT_BITS = 28
+# A layer hardly gets less than this part of its share of the bytes.
+_LEAST_PART = 1 / 8
 
 Choice = dict[str, Candidate]
 
@@ -46,6 +48,7 @@ class Plan:
         total: Bytes of all weights of the original.
         options: How each layer may be replaced.
         sample: A batch of inputs, or `None`.
+        factor: How many times smaller the model is to become; infinite if that is not known.
         statistics: The observations of each layer on the data.
         choices: The candidates for each layer, the layer itself first.
     """
@@ -54,6 +57,7 @@ class Plan:
     total: int
     options: Options
     sample: Any
+    factor: float
     statistics: Mapping[str, Statistics]
     choices: dict[str, list[Candidate]] = dataclasses.field(default_factory=dict)
 
@@ -100,7 +104,7 @@ def make_plan(survey: Survey, options: Options, factor: float = math.inf) -> Pla
     if is_told():
         tell(describe_cost(survey, factored, options.minimum_bits))
     sample = None if data is None else data.small_batches[0]
-    plan = Plan(inventory, total, options, sample, _statistics(inventory, data))
+    plan = Plan(inventory, total, options, sample, factor, _statistics(inventory, data))
     if integers_first:
         _collect_integers_first(plan, int(total / factor))
     else:
@@ -155,7 +159,8 @@ def candidates_of(
     """Returns the candidates for a layer, the layer itself first; see `Options.widths`."""
     layer = plan.inventory.places[path].layer
     *of_factors, bits = dict.fromkeys(bits_for(runtime, layer, width) for width in widths)
-    found = candidates_for(layer, plan.statistics[path], formats, bits, of_factors)
+    least = _LEAST_PART * byte_count(layer) / plan.factor
+    found = candidates_for(layer, plan.statistics[path], formats, bits, of_factors, least)
     return fit_for(runtime, layer, found)
 
 

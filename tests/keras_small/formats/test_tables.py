@@ -71,6 +71,27 @@ def test_errors_are_those_of_the_table_and_costs_heed_the_response(layer, bits):
     assert lowest.cost < 0.6 * lowest.error
 
 
+def test_tensor_trains_are_looked_for_where_they_may_win(layer, monkeypatch):
+    formats = ["tensor_train", "adaptive", "low_rank"]
+    noise = keras.layers.Embedding(600, 8)
+    noise.build()
+
+    def trains(of, least_bytes):
+        found = candidates_for(of, Statistics(), formats, 2, (), least_bytes)
+        return [candidate for candidate in found if candidate.format == "tensor_train"]
+
+    size = byte_count(layer)
+    assert trains(layer, 0)
+    assert trains(noise, 0)  # smaller than all others
+    assert not trains(noise, size / 8)
+    rivals = candidates_for(layer, Statistics(), ["adaptive"], 2)
+    smallest = min(candidate.bytes for candidate in trains(layer, 0))
+    assert tensor_train.may_win(layer, Statistics(), 2, rivals, smallest)
+    # What cannot be improved as far as the probed trains might be, is beaten.
+    monkeypatch.setattr(tensor_train, "_LEAST_LEFT", 1e6)
+    assert not tensor_train.may_win(layer, Statistics(), 2, rivals, size / 8)
+
+
 @pytest.mark.parametrize("bits", slow_but([4], [None, 4]))
 @pytest.mark.parametrize("kept_ids", [None, 2])
 def test_a_chosen_tensor_train_is_better_than_stated_and_as_expected(layer, kept_ids, bits):
