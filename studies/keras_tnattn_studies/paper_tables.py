@@ -40,7 +40,7 @@ AUTOMATA: dict[str, Any] = {
 }
 CORPUS = "cldr:pt-en"
 TRANSLATORS: dict[str, Any] = {
-    "model_dim": 64,
+    "model_dim": 48,
     "epochs": 2,
     "cooldown_epochs": 1,
     "warmup_steps": 200,
@@ -229,7 +229,7 @@ TABLE_2 = _command(
     translators_table,
     lambda values: paper_translators.start(_with_data(values)),
     f"BLEU is by greedy search. Ours is of {SENTENCES} rendered dates and names of CLDR, learned "
-    f"in two epochs from those of at most {LONGEST} pieces, with an eighth of the paper's sizes "
+    f"in two epochs from those of at most {LONGEST} pieces, with a tenth of the paper's sizes "
     "and one seed, so that it says little of the order of the models; the paper's is on TED talks. "
     "The long study trains all rows on Multi30k and Tatoeba: keras-tnattn reproduce table-2 "
     "--data-dir DIR, with the folders that docs/guides/translate.md names; two and a half hours on "

@@ -90,7 +90,7 @@ def test_table_1_has_the_papers_rows_beside_ours(tmp_path, monkeypatch, capsys):
 def test_table_2_has_the_papers_rows_beside_ours(tmp_path, monkeypatch):
     def trained(configs, folder, train):
         (config,) = configs
-        assert (config.corpus, config.model_dim, config.max_length) == ("cldr:pt-en", 64, 16)
+        assert (config.corpus, config.model_dim, config.max_length) == ("cldr:pt-en", 48, 16)
         assert train.keywords == {"multiple": 16}
         folder.mkdir(parents=True, exist_ok=True)
         return [{"parameters": 12_345, "val_loss": 2.5}]
