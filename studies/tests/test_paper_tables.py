@@ -66,7 +66,7 @@ def test_table_1_has_the_papers_rows_beside_ours(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(paper_tables, "read_texts", lambda config: data)
 
     def trained(configs, folder, data, call):
-        assert [config.attention for config in configs] == list(TENSORIZED_TABLE_1)
+        assert [config.attention for config in configs] == [*TENSORIZED_TABLE_1, "none"]
         assert {config.dataset for config in configs} == {"docstrings"}
         folder.mkdir(parents=True)
         counts = {"attention": 320, "embedding": 640, "all": 1_000}
@@ -76,15 +76,21 @@ def test_table_1_has_the_papers_rows_beside_ours(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(compare, "train_all", trained)
     assert main(["table-1", "--quick", "--run-dir", str(tmp_path / "quick")]) == 0
     path = tmp_path / "quick/paper.md"
-    assert path.read_text() in capsys.readouterr().out + "\n"
+    printed = capsys.readouterr().out
+    assert path.read_text().rstrip() in printed
+    assert f"wrote {path}" in printed
     header, _, *lines = cells(path)
-    assert header[2:] == ["docstrings", *(f"paper, {n}" for n in ("RN", "NG", "DR", "RA", "SA"))]
-    assert [line[:3] for line in lines] == [
-        [name, "320", "90.0 / 75.0"] for name in ("TSA", "DPA", "ADA")
+    assert header[4:] == ["docstrings", *(f"paper, {n}" for n in ("RN", "NG", "DR", "RA", "SA"))]
+    assert [line[:5] for line in lines] == [
+        ["TSA", "64", "320", "1,000", "90.0 / 75.0"],
+        ["DPA", "6", "320", "1,000", "90.0 / 75.0"],
+        ["ADA", "6", "320", "1,000", "90.0 / 75.0"],
+        ["no attention", "64", "320", "1,000", "90.0 / 75.0"],
     ]
-    assert lines[0][3:] == [
+    assert lines[0][5:] == [
         *("85.3 / 73.9", "96.9 / 82.8", "96.3 / 87.7", "90.2 / 72.7", "97.4 / 80.6")
     ]
+    assert lines[3][5:] == ["-"] * 5
 
 
 def test_table_2_has_the_papers_rows_beside_ours(tmp_path, monkeypatch):
