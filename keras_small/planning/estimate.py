@@ -33,6 +33,8 @@ _MOVES_COST = 4
 _VECTORS_COST = 2**14
 # `V D`, or the maximum numbers in two cores if these are fewer: the roundings of all candidates.
 _ROUNDED_CORES_COST = 2**17
+# Of these, between the quarter that is computed for every table, and all, where some may win.
+_TRIED_PART = 0.5
 # Copies of a model and what does not depend on its size: a second on a machine of 2^35 products a
 # second.
 _MODEL_COST = 2**36
@@ -106,7 +108,7 @@ def multiplications(layer: keras.layers.Layer, factored: bool, bits: int | None 
     if factored and isinstance(layer, CONVOLUTIONS):
         products += _PATCHES_COST * int(np.prod(layer.kernel.shape[:-1])) ** 3
     if factored and is_plain_table(layer) and layer.input_dim >= MINIMUM_ROWS:
-        products += _of_tensor_trains(layer.input_dim, layer.output_dim, bits)
+        products += _TRIED_PART * _of_tensor_trains(layer.input_dim, layer.output_dim, bits)
     return int(products)
 
 
