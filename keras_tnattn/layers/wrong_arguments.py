@@ -61,6 +61,10 @@ _TOKEN_SIZES = (
 )
 _SIZES_TO_SET = ("units", "output_dim", "hidden_dim")
 _LEGACY = ("input_dim", "input_length", "input_shape")  # which Keras still takes, with a warning
+# What has another form than its synonyms.
+_FORMS = {
+    "edges": "Its rows are (sender, receiver), (E, 2), the transpose of edge_index, (2, E).",
+}
 
 
 def check_binding(kind: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -185,7 +189,8 @@ def _similar(name: str, parameters: Collection[str]) -> list[str]:
 
 
 def _did_you_mean(meant: list[str], name: str) -> str:
-    hint = f"Did you mean {' or '.join(meant)} instead of {name}?"
+    forms = "".join(f" {_FORMS[each]}" for each in meant if each in _FORMS)
+    hint = f"Did you mean {' or '.join(meant)} instead of {name}?{forms}"
     # Some libraries mark what is left out.
     marks = any(each.endswith("mask") and each != "use_causal_mask" for each in meant)
     return f"{hint} In a mask, True is what is attended to." if marks else hint

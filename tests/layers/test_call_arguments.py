@@ -265,6 +265,12 @@ def test_names_of_other_libraries_in_a_call(name, theirs, ours):
     assert ("In a mask, True is what is attended to." in text) == marks
 
 
+@pytest.mark.parametrize("name", ["GraphAttention", "GraphConvolution"])
+def test_edges_are_the_transpose_of_edge_index(name):
+    text = error_of_call(name, "edge_index", EDGES.T)
+    assert "Its rows are (sender, receiver), (E, 2), the transpose of edge_index, (2, E)." in text
+
+
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_names_that_no_library_knows(name):
     text = error_of_call(name, "nonsense", 1)
