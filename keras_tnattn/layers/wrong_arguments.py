@@ -46,6 +46,7 @@ _SYNONYMS = (
     ("units", "filters", "out_channels", "out_features", "output_dim"),
     ("use_bias", "bias"),
     ("use_causal_mask", "causal", "is_causal"),
+    ("value_dim",),
 )
 # What other libraries call the size of the tokens, which our layers take from their inputs.
 _TOKEN_SIZES = (
@@ -64,6 +65,17 @@ _LEGACY = ("input_dim", "input_length", "input_shape")  # which Keras still take
 # What has another form than its synonyms.
 _FORMS = {
     "edges": "Its rows are (sender, receiver), (E, 2), the transpose of edge_index, (2, E).",
+    "key_shape": "It is a shape, whose product is the size of a key.",
+}
+# What a call may take in place of what it does not have.
+_INSTEAD = {
+    "attention_mask": {
+        "mask": "mask (B, L) for padding",
+        "adjacency": "adjacency (L, L) for pairs of tokens",
+        "use_causal_mask": "use_causal_mask=True for earlier tokens only",
+    },
+    "edges": {"adjacency": "adjacency (L, L), the matrix of the graph"},
+    "use_causal_mask": {"adjacency": "adjacency (L, L), whose lower triangle is a causal graph"},
 }
 
 
@@ -173,13 +185,26 @@ def _call_hint(kind: Any, name: str) -> str:
         option = of_constructor[0]
         return f"Pass {option} to the constructor, {kind.__name__}({option}=...)."
     similar = _similar(name, parameters)
-    return _did_you_mean(similar, name) if similar else f"{kind.__name__} has no {name}."
+    if similar:
+        return _did_you_mean(similar, name)
+    instead = [
+        use
+        for ours in _our_names(name)
+        for parameter, use in _INSTEAD.get(ours, {}).items()
+        if parameter in parameters
+    ]
+    takes = f" It takes {'; '.join(instead)}." if instead else ""
+    return f"{kind.__name__} has no {name}.{takes}"
 
 
 def _named(name: str, parameters: Collection[str]) -> list[str]:
     """Returns the parameters that have a name, or of which it is a synonym."""
-    names = [name, *(group[0] for group in _SYNONYMS if name in group)]
-    return [each for each in dict.fromkeys(names) if each in parameters]
+    return [each for each in _our_names(name) if each in parameters]
+
+
+def _our_names(name: str) -> list[str]:
+    """Returns a name and those of which it is a synonym."""
+    return list(dict.fromkeys([name, *(group[0] for group in _SYNONYMS if name in group)]))
 
 
 def _similar(name: str, parameters: Collection[str]) -> list[str]:

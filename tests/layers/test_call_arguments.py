@@ -217,7 +217,7 @@ def test_a_self_attention_called_like_a_cross_attention():
         layer(square, square)
     mask = np.ones((3, 7, 7), bool)
     received = r"Received: attention_mask=tensor of shape \(3, 7, 7\)\. "
-    hint = r"TensorizedSpectralAttention has no attention_mask\. "
+    hint = r"TensorizedSpectralAttention has no attention_mask\. It takes [^.]*\. "
     with pytest.raises(TypeError, match=f"Expected other call arguments. {received}{hint}{takes}"):
         layer(X, attention_mask=mask)
     with pytest.raises(TypeError, match="missing a required argument: 'inputs'"):
@@ -269,6 +269,34 @@ def test_names_of_other_libraries_in_a_call(name, theirs, ours):
 def test_edges_are_the_transpose_of_edge_index(name):
     text = error_of_call(name, "edge_index", EDGES.T)
     assert "Its rows are (sender, receiver), (E, 2), the transpose of edge_index, (2, E)." in text
+
+
+@pytest.mark.parametrize("theirs", ["attention_mask", "attn_mask"])
+@pytest.mark.parametrize(
+    "name", [name for name in sorted(CASES) if "attention_mask" not in parameters(name)]
+)
+def test_what_a_layer_takes_in_place_of_an_attention_mask(name, theirs):
+    taken = parameters(name)
+    text = error_of_call(name, theirs, 1)
+    assert f"{name} has no {theirs}." in text
+    assert ("mask (B, L) for padding" in text) == ("mask" in taken)
+    assert ("adjacency (L, L) for pairs" in text) == ("adjacency" in taken)
+    assert ("use_causal_mask=True" in text) == ("use_causal_mask" in taken)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_matrix_in_place_of_edges_or_of_a_causal_mask(name):
+    text = error_of_call(name, "edge_index", EDGES.T)
+    matrix = f"{name} has no edge_index. It takes adjacency (L, L), the matrix of the graph."
+    assert (matrix in text) == ("edges" not in parameters(name))
+    text = error_of_call(name, "is_causal", True)
+    triangle = f"{name} has no is_causal. It takes adjacency (L, L), whose lower triangle is a"
+    assert (triangle in text) == ("use_causal_mask" not in parameters(name))
+
+
+def test_a_layer_without_any_causal_mask():
+    text = error_of_call("TTDense", "is_causal", True)
+    assert "Received: is_causal=True. TTDense has no is_causal. TTDense takes (" in text
 
 
 @pytest.mark.parametrize("name", sorted(CASES))

@@ -36,6 +36,14 @@ CASES = {
         lambda: layers.MetricAttention(2, head_dim=2),
         "Did you mean key_dim instead of head_dim",
     ),
+    "head_dim of a shape": (
+        lambda: layers.TensorizedGraphAttention(2, head_dim=4),
+        "Did you mean key_shape instead of head_dim? It is a shape, whose product is the size of",
+    ),
+    "value_dim": (
+        lambda: layers.MetricAttention(2, value_dim=2),
+        "value_dim=2. MetricAttention has no value_dim.",
+    ),
     "units": (lambda: layers.TNAttention(units=3), "Did you mean output_dim instead of units?"),
     "output_dim": (
         lambda: layers.TTDense(output_dim=3),
