@@ -93,7 +93,7 @@ def check_binding(kind: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
 
 
 def check_known(kind: Any, after: Any, kwargs: Mapping[str, Any]) -> None:
-    """Raises a `ValueError`, as Keras does, if no constructor behind one knows an argument.
+    """Raises a `TypeError`, as Python does, if no constructor behind one knows an argument.
 
     Args:
         kind: The class of the layer.
@@ -108,7 +108,7 @@ def check_known(kind: Any, after: Any, kwargs: Mapping[str, Any]) -> None:
     for base in kind.__mro__[kind.__mro__.index(after) + 1 :]:
         known |= set(_own_parameters(base))
     if not known.issuperset(kwargs):
-        raise ValueError(_message(kind, kwargs, ""))
+        raise TypeError(_message(kind, kwargs, ""))
 
 
 def _own_parameters(base: Any) -> dict[str, inspect.Parameter]:
