@@ -479,7 +479,7 @@ class Encoder:
             Float32 array `(N, D)` with rows of length 1; of a single text `(D,)`.
 
         Raises:
-            TypeError: If a text is not a string, or the texts are a dict.
+            TypeError: If a text is not a string, or the texts are a dict or a set.
             ValueError: If `batch_size` is not a positive int.
         """
         if isinstance(texts, str):
@@ -506,6 +506,12 @@ def _as_texts(texts: Any) -> list[str]:
     expected = "Expected a text or a sequence of texts"
     if isinstance(texts, Mapping):
         raise TypeError(f"{expected}. Received: texts={texts!r:.80}. Pass list(texts.values())")
+    if isinstance(texts, set | frozenset):
+        raise TypeError(
+            f"{expected}. Received: texts={texts!r:.80}, which has no order. Pass sorted(texts)"
+        )
+    if isinstance(texts, bytes | bytearray):
+        raise TypeError(f"{expected}. Received: texts={texts!r:.80}. Pass texts.decode()")
     try:
         listed = list(texts)
     except TypeError:

@@ -1,7 +1,7 @@
 """Checks the texts and labels that somebody gives to an estimator."""
 
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,11 @@ def texts_of(texts: Iterable[str]) -> list[str]:
     """Returns texts as a list.
 
     Raises:
-        TypeError: For a single string, an array of several axes, or anything that is no string.
+        TypeError: For a single string, a set or dict, an array of several axes, or anything that
+            is no string.
         ValueError: For no texts.
     """
+    _check_order("texts", texts)
     shape = shape_of(texts)
     if not _is_listed(texts, shape):
         received = f"an array of shape {shape}" if shape is not None else reprlib.repr(texts)
@@ -37,8 +39,10 @@ def labels_of(labels: Iterable[Any], number: int) -> np.ndarray:
     """Returns the labels of a number of texts as an array.
 
     Raises:
+        TypeError: For a set or dict.
         ValueError: Unless there is one label for each text, of two classes or more.
     """
+    _check_order("labels", labels)
     shape = shape_of(labels)
     if not _is_listed(labels, shape):
         received = f"an array of shape {shape}" if shape is not None else reprlib.repr(labels)
@@ -74,6 +78,20 @@ def labels_of(labels: Iterable[Any], number: int) -> np.ndarray:
             f"{number}"
         )
     return array
+
+
+def _check_order(name: str, entries: Any) -> None:
+    """Refuses sets, which have no order, and dicts, whose keys are taken for their values."""
+    if isinstance(entries, Mapping):
+        problem = f"a {type(entries).__name__}. Pass list({name}.values())"
+    elif isinstance(entries, set | frozenset):
+        problem = (
+            f"a {type(entries).__name__}, whose order is not that of the data. Pass the list "
+            "from which it was made"
+        )
+    else:
+        return
+    raise TypeError(f"Expected a list. Received: {name}={reprlib.repr(entries)}, {problem}")
 
 
 def _is_listed(entries: Any, shape: Sequence[int] | None) -> bool:

@@ -108,7 +108,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
             The classifier itself. If the training is interrupted, it is not fitted.
 
         Raises:
-            TypeError: For texts that are no strings.
+            TypeError: For texts that are no strings, and for a set or dict.
             ValueError: For an argument of the constructor out of range, texts without any word,
                 more or fewer labels than texts, or labels that are lists, missing, of several
                 types, all equal or all different.
@@ -124,7 +124,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
 
         Raises:
             NotFittedError: Before `fit`.
-            TypeError: For texts that are no strings.
+            TypeError: For texts that are no strings, and for a set or dict.
         """
         probabilities = self.predict_proba(texts)
         return self.classes_[probabilities.argmax(axis=1)]
@@ -134,7 +134,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
 
         Raises:
             NotFittedError: Before `fit`.
-            TypeError: For texts that are no strings.
+            TypeError: For texts that are no strings, and for a set or dict.
         """
         check_is_fitted(self)
         texts = texts_of(texts)

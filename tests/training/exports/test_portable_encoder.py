@@ -113,6 +113,9 @@ def test_wrong_texts_and_folders_are_refused(folders):
     for wrong, message in (
         (None, "texts=None"),
         ({"a": "b"}, r"texts=\{'a': 'b'\}"),
+        ({"a"}, r"texts=\{'a'\}, which has no order\. Pass sorted\(texts\)"),
+        (frozenset("a"), r"texts=frozenset\(\{'a'\}\), which has no order"),
+        (b"abc", r"texts=b'abc'\. Pass texts\.decode\(\)"),
         ([b"a"], r"texts\[0\]=b'a'"),
         (["a", 3], r"texts\[1\]=3"),
     ):
