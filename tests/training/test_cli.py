@@ -122,6 +122,16 @@ def test_the_missing_folder_of_a_run_is_named(program, tmp_path, capsys):
     assert f"Received: {folder}, which does not exist" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("program", ["evaluate", "explain"])
+def test_a_model_of_the_package_is_no_run(program, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main([program, "docstrings", "a text"]) == 2
+    said = f"Received: docstrings, a model that comes with the package, without a run to {program}"
+    error = capsys.readouterr().err
+    assert said in error
+    assert "Expected the folder of a run of classify or translate" in error
+
+
 def test_a_run_to_resume_that_does_not_exist(tmp_path, capsys):
     folder = tmp_path / "none"
     assert main(["classify", "--resume", "--run-dir", str(folder)]) == 2

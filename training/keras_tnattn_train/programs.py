@@ -9,6 +9,7 @@ from keras_tnattn_train.commands import Command
 from keras_tnattn_train.options.apps import HELP_ALL, Program
 from keras_tnattn_train.options.errors import InputError, exit_status
 from keras_tnattn_train.options.options import Options, argument
+from keras_tnattn_train.runs.packaged import packaged_models
 from keras_tnattn_train.tasks import command_of, task_commands
 
 
@@ -67,10 +68,15 @@ def _without_run(name: str, programs: dict[str, Program]) -> Program:
     text = (
         f"The options depend on the run: see {words} RUN --help or {words} {HELP_ALL}.\n\n{texts}"
     )
-    refuse = functools.partial(_refuse, " or ".join(programs))
+    refuse = functools.partial(_refuse, name, " or ".join(programs))
     return Program(name, text, f"examples:\n{examples}", RunOptions, refuse)
 
 
-def _refuse(names: str, options: RunOptions) -> None:
-    problem = "which has no config.json" if Path(options.run).exists() else "which does not exist"
+def _refuse(name: str, names: str, options: RunOptions) -> None:
+    if Path(options.run).exists():
+        problem = "which has no config.json"
+    elif options.run in packaged_models():
+        problem = f"a model that comes with the package, without a run to {name}"
+    else:
+        problem = "which does not exist"
     raise InputError(f"Expected the folder of a run of {names}. Received: {options.run}, {problem}")
