@@ -111,6 +111,11 @@ class Model:
         return run, inputs
 
 
+def name_of(model: Any) -> str:
+    """Returns the name on the card of a function of texts."""
+    return model.card.get("name", "without a name")
+
+
 def in_order(by_name: dict[str, dict], tensors: Sequence[dict]) -> list[str]:
     """Returns the names of a signature's tensors, which LiteRT sorts, in the order of the file."""
     names: list[str] = []
@@ -179,6 +184,10 @@ class Classifier:
             ids = self._pad([[self.words.vocabulary_size - 1]])
             classes = self.from_ids(ids).shape[1]
             _check(classes == len(self.class_names), f"{classes}", "class_names", self.class_names)
+
+    def __repr__(self) -> str:
+        name, count = name_of(self), len(self.class_names)
+        return f"<text classifier {name}: called with a text, it gives one of {count} classes>"
 
     def __call__(self, texts: str | Sequence[str]) -> Any:
         """Returns the class of a text, or the list of the classes of several."""
@@ -458,7 +467,7 @@ class Encoder:
             _check(dim == self.dim, f"{dim}", "dim", self.dim)
 
     def __repr__(self) -> str:
-        name = self.card.get("name", "without a name")
+        name = name_of(self)
         return f"<sentence encoder {name}: encode(texts) gives vectors of {self.dim} features>"
 
     def __call__(self, texts: str | Iterable[str], batch_size: int = 32) -> np.ndarray:
@@ -552,6 +561,9 @@ class Translator:
             pieces = self._stepped(ids, 0, context, self._longer(state))[0].shape[-1]
             size = len(self.target.vocabulary)
             _check(size == pieces, f"{pieces:,} pieces of the target", "size", size)
+
+    def __repr__(self) -> str:
+        return f"<translator {name_of(self)}: called with a sentence, it gives its translation>"
 
     def _encoded(self, source: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Returns what all steps of a search read, and the state before the first one."""

@@ -183,6 +183,13 @@ class _PictureClassifier:
         self.card = about["card"]
         self.model = model
 
+    def __repr__(self) -> str:
+        name, count = reader.name_of(self), len(self.class_names)
+        shape = self.model.input_shape[1:]
+        return (
+            f"<classifier {name}: called with a picture {shape}, it gives one of {count} classes>"
+        )
+
     def __call__(self, pictures: np.ndarray | Sequence[np.ndarray]) -> Any:
         """Returns the class of a picture, or the list of the classes of several."""
         batch = np.asarray(pictures, "float32")

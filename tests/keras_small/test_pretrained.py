@@ -33,6 +33,21 @@ def test_the_card_says_where_a_model_is_from(name):
     assert isinstance(model.model, keras.Model)
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "dates-and-names",
+            "translator dates-and-names: called with a sentence, it gives its translation",
+        ),
+        ("digits", "classifier digits: called with a picture (8, 8), it gives one of 10 classes"),
+        ("docstrings", "text classifier docstrings: called with a text, it gives one of 8 classes"),
+    ],
+)
+def test_models_say_what_they_are(name, said):
+    assert repr(keras_small.load(name)) == f"<{said}>"
+
+
 def test_docstrings_are_told_apart():
     classify = keras_small.load("docstrings")
     texts = [
