@@ -56,8 +56,8 @@ class Attention:
         pairs: Which pairs of tokens it compares: `"all"` (default), `"none"`, `"band"`, those of a
             band where that is faster, or `"graph"`, those that its time graph joins.
         table_dim: The size of the tokens at which two heads have about 300 weights, as in Table 1
-            of the paper on tensorized spectral attention, or with which no attention is compared with
-            them; `None` for others.
+            of the paper on tensorized spectral attention; without an attention that of the first
+            row; `None` for others.
     """
 
     summary: str
