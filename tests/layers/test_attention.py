@@ -163,7 +163,7 @@ def test_graph_attention_keeps_the_shape_of_the_tokens():
 
 @pytest.mark.parametrize("implied", ["filter_order", "key_dim", "tt_input_shape"])
 def test_graph_attention_takes_no_option_it_would_forget(implied):
-    with pytest.raises(ValueError, match=implied):
+    with pytest.raises(TypeError, match=implied):
         TensorizedGraphAttention(2, **{implied: 3})
 
 

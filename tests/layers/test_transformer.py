@@ -247,7 +247,7 @@ def test_the_same_attention_by_name_has_the_same_options():
 
 
 def test_an_option_that_no_attention_takes_is_refused():
-    with pytest.raises(ValueError, match="damping"):  # by the layer itself
+    with pytest.raises(TypeError, match="damping"):  # by the layer itself
         translator(9, 11, **SIZES, damping=0.5)
     with pytest.raises(ValueError, match="metric_from='neither'"):
         translator(9, 11, **SIZES, metric_from="neither")
