@@ -18,6 +18,8 @@ from PIL import Image, ImageDraw, ImageFont
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
+from keras_tnattn_train.rules.config import MODEL_DIMS
+
 PICTURES = Path(__file__).parent / "pictures"
 THUMBNAILS = PICTURES / "thumbnails"
 SIZE = (480, 360)
@@ -50,13 +52,6 @@ ATTENTIONS = {
 }
 # The legend of a part in larger letters, which covers its own.
 LEGEND = (244, 76, 454, 228)
-NETWORKS = {
-    "tn": "tab:blue",
-    "lstm": "tab:orange",
-    "convolution": "tab:green",
-    "transformer": "tab:red",
-    "large-transformer": "tab:purple",
-}
 
 
 def part_of(name):
@@ -78,9 +73,9 @@ def enlarge_legend(name):
     font = ImageFont.truetype(font_manager.findfont("DejaVu Sans:bold"), 19)
     draw = ImageDraw.Draw(thumbnail)
     draw.rectangle(LEGEND, "white", "lightgray")
-    for line, (network, color) in enumerate(NETWORKS.items()):
+    for line, network in enumerate(MODEL_DIMS):  # in the colors of the study
         place = (LEGEND[0] + 9, LEGEND[1] + 6 + 29 * line)
-        draw.text(place, network, mpl.colors.to_hex(color), font)
+        draw.text(place, network, mpl.colors.to_hex(f"C{line}"), font)
     thumbnail.save(path, optimize=True)
 
 

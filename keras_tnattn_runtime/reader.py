@@ -199,7 +199,7 @@ class Classifier:
 
         Texts of similar length are computed together, which keeps padding short.
         """
-        rows = [self.words(text) for text in ([texts] if isinstance(texts, str) else texts)]
+        rows = [self.words(text) for text in _as_texts(texts)]
         groups: dict[int, list[int]] = {}
         for n, row in enumerate(rows):
             groups.setdefault(-(-len(row) // _STEP) if self._by_length else 0, []).append(n)
@@ -511,13 +511,15 @@ class Encoder:
 
 
 def _as_texts(texts: Any) -> list[str]:
-    """Returns a list of strings, or raises a `TypeError`."""
+    """Returns a list of strings, also of a single one, or raises a `TypeError`."""
+    if isinstance(texts, str):
+        return [texts]
     expected = "Expected a text or a sequence of texts"
     if isinstance(texts, Mapping):
         raise TypeError(f"{expected}. Received: texts={texts!r:.80}. Pass list(texts.values())")
     if isinstance(texts, set | frozenset):
         raise TypeError(
-            f"{expected}. Received: texts={texts!r:.80}, which has no order. Pass sorted(texts)"
+            f"{expected}. Received: texts={texts!r:.80}, which has no order. Pass a list"
         )
     if isinstance(texts, bytes | bytearray):
         raise TypeError(f"{expected}. Received: texts={texts!r:.80}. Pass texts.decode()")
@@ -588,7 +590,7 @@ class Translator:
 
     def __call__(self, texts: str | Sequence[str]) -> Any:
         """Returns the translation of a sentence, or the list of those of several."""
-        best = self.n_best([texts] if isinstance(texts, str) else texts)
+        best = self.n_best(texts)
         translations = [hypotheses[0][0] for hypotheses in best]
         return translations[0] if isinstance(texts, str) else translations
 
@@ -599,7 +601,7 @@ class Translator:
 
         Lower scores are better. A sentence without known words has the translation "".
         """
-        rows = [self.source.ids(text) for text in texts]
+        rows = [self.source.ids(text) for text in _as_texts(texts)]
         order = sorted(range(len(rows)), key=lambda n: -len(rows[n]))
         results: list[list[tuple[str, float]]] = [[] for _ in rows]
         for first in range(0, len(order), batch_size):

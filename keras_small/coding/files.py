@@ -393,20 +393,37 @@ def _number_of_weights(
 ) -> int:
     """Returns how many numbers a model's weights are, by its config, without making the weights."""
     known = dict(custom_objects or {})  # and what a scope has, which only this thread knows
+    if b'"keras_hub.' in config:  # Keras imports it only when it makes one of its layers
+        with contextlib.suppress(ImportError):
+            importlib.import_module("keras_hub")
 
     def read(entry: dict[str, Any]) -> dict[str, Any]:
         """Returns a config of a layer that makes no states, which are no weights."""
-        if str(entry.get("module")).startswith("keras_hub."):  # Keras imports it later
-            with contextlib.suppress(ImportError):
-                importlib.import_module("keras_hub")
         for name in map(entry.get, ("class_name", "registered_name", "config")):
             if isinstance(name, str):
                 found = keras.saving.get_registered_object(name)
                 if found is not None:
                     known[name] = found
-        return entry | _without_states(entry, known)
+        if entry.get("stateful") is True:
+            entry["stateful"] = False
+        if isinstance(entry.get("compile_config"), dict):  # by which an optimizer is made
+            entry["compile_config"] = None
+        own = known.get(str(entry.get("registered_name")))
+        if isinstance(own, type) and issubclass(own, keras.Model):
+            entry["registered_name"] = uncompiled(entry["registered_name"], own)
+        return entry
 
-    fields = {**json.loads(config, object_hook=read), "compile_config": None}
+    def uncompiled(name: str, own: type[keras.Model]) -> str:
+        """Returns a name of a class like this one that is not compiled by its constructor.
+
+        Tasks of keras-hub are. The name is another one, because Keras prefers the classes that
+        are registered.
+        """
+        other = f"{name}, not compiled"
+        known[other] = type(own.__name__, (own,), {"compile": lambda self, *args, **options: None})
+        return other
+
+    fields = json.loads(config, object_hook=read)
 
     def build() -> int:
         with keras.StatelessScope(initialize_variables=False):
@@ -416,25 +433,6 @@ def _number_of_weights(
     # Keras notes in its state, which each thread has for itself, what it has not initialized yet.
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
         return thread.submit(build).result()
-
-
-def _without_states(entry: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-    """Returns what a config, or a part of it, must have instead to make no states.
-
-    Recurrent layers are not stateful, and models are not compiled, which would make an optimizer:
-    neither by their configs, nor by their constructors, as tasks of keras-hub are; the classes have
-    other names among what is known.
-    """
-    if entry.get("stateful") is True:
-        return {"stateful": False}
-    name = entry.get("registered_name")
-    found = known.get(name) if isinstance(name, str) else None
-    if not (isinstance(found, type) and issubclass(found, keras.Model)):
-        return {}
-    uncompiled = {"compile": lambda self, *args, **options: None}
-    other = f"{name}, not compiled"
-    known[other] = type(found.__name__, (found,), uncompiled)
-    return {"registered_name": other, "compile_config": None}
 
 
 def _groups(files: Mapping[str, bytes], weights: h5py.File) -> list[list[_Array]]:

@@ -6,10 +6,9 @@ A format is a module with a function:
 and none for a kind of layer that the format does not take. `bits` is `None` or the bits of the
 integers; `statistics` are the observations of the layer, `calibration.Statistics`.
 
-A format of convolutions may have a function `bounds(kernel, moment)`, which cheaply tells what
-errors its factors are hardly below: they are only looked for where they may win. Any format may
-have a function `may_win(layer, statistics, bits, found, least_bytes)`, which tells whether it is
-worth looking for candidates beside those of the formats before it.
+A format may have a function `may_win(layer, statistics, bits, found, least_bytes)`, which tells
+cheaply whether to look for candidates at all: `found` are those of the formats before it, in the
+order of `FORMATS`, and what is smaller than `least_bytes` does not count.
 
 CONTRIBUTING.md, "A compress format", says how to add one.
 """
@@ -21,7 +20,6 @@ import keras
 
 from keras_small.formats import (
     adaptive,
-    chains,
     coded,
     dense,
     low_rank,
@@ -34,7 +32,8 @@ from keras_small.storage.sizes import byte_count
 from keras_small.survey.calibration import Statistics
 from keras_small.survey.kinds import is_table
 
-# `dense`, the layer itself, with `bits` quantized, is always among the candidates.
+# `dense`, the layer itself, with `bits` quantized, is always among the candidates. What takes long
+# to try comes after what may beat it.
 FORMATS: dict[str, ModuleType] = {
     "dense": dense,
     "low_rank": low_rank,
@@ -81,11 +80,8 @@ def candidates_for(
     for name in [known for known in FORMATS if known in ("dense", *names)]:
         has_factors = name in _FACTORS and not is_table(layer)
         widths = factor_bits if has_factors and factor_bits else (bits,)
-        bounds = getattr(FORMATS[name], "bounds", None)
         may_win = getattr(FORMATS[name], "may_win", None)
         for width in widths:
-            if bounds and not chains.is_promising(layer, statistics, width, smaller, bounds):
-                continue
             if may_win and not may_win(layer, statistics, width, smaller, least_bytes):
                 continue
             found = FORMATS[name].candidates(layer, statistics, width)

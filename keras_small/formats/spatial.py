@@ -1,7 +1,7 @@
 """Convolutions as one along the first axis and one along the others."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import keras
 import numpy as np
@@ -23,7 +23,18 @@ def candidates(
     return chains.convolution_candidates("spatial", layer, statistics, bits, _factorings)
 
 
-def bounds(kernel: np.ndarray, moment: np.ndarray | None) -> Iterator[chains.Bound]:
+def may_win(
+    layer: keras.layers.Layer,
+    statistics: Statistics,
+    bits: int | None,
+    found: Sequence[Candidate],
+    least_bytes: float,
+) -> bool:
+    """Whether factors may have a smaller error than each candidate of no more bytes."""
+    return chains.is_promising(layer, statistics, bits, found, _bounds)
+
+
+def _bounds(kernel: np.ndarray, moment: np.ndarray | None) -> Iterator[chains.Bound]:
     """Yields the shapes of factors, and an error that they are hardly below."""
     ranks = _ranks(kernel)
     if not ranks:

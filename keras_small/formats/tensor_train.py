@@ -23,7 +23,6 @@ from keras_small.asked.progress import tell
 from keras_small.formats import grouped_rows
 from keras_small.formats.candidates import Candidate, factor_bytes
 from keras_small.storage.convolution_factors import OutputErrors
-from keras_small.storage.latest import remember_latest
 from keras_small.storage.quantized_embeddings import QuantizedTTEmbedding, rounded_core
 from keras_small.storage.sizes import item_size
 from keras_small.survey.calibration import Statistics
@@ -82,9 +81,10 @@ def may_win(
     if not _is_large_table(layer):
         return True
     errors = TableErrors(layer, statistics)
+    places = _similar_places(errors, statistics)
     number = item_size(layer.variable_dtype)
     for width in _widths(errors, _PROBED_SHARES):
-        for train in _trains(layer, statistics, errors, bits, width):
+        for train in _trains(layer, statistics, errors, bits, width, places):
             size = train.size(number)
             rival = min((c.likely_error for c in found if c.bytes <= size), default=np.inf)
             if size >= least_bytes and _LEAST_LEFT * train.first_error < rival:
@@ -134,11 +134,12 @@ def _table_candidates(
     """Decomposes a table for all widths and ranks, and estimates the errors after improvement."""
     errors = TableErrors(layer, statistics)
     number = item_size(layer.variable_dtype)
+    places = _similar_places(errors, statistics)
     widths = _widths(errors, _WIDTH_SHARES)
     groups = []
     for count, width in enumerate(widths, 1):
         tell("  tensor trains: group %d of %d", count, len(widths))
-        groups.append(_trains(layer, statistics, errors, bits, width))
+        groups.append(_trains(layer, statistics, errors, bits, width, places))
     groups = _promising(groups, number)
     return [
         _candidate(train, error_left, errors, number)
@@ -329,11 +330,11 @@ def _trains(
     errors: TableErrors,
     bits: int | None,
     width: int,
+    places: np.ndarray,
 ) -> list[_GroupedRows]:
     """Returns the tensor trains, by rank, of so many columns of the coordinates."""
     factors = errors.factors
     weights = errors.weights.astype("float32")
-    places = _similar_places(factors.coordinates, statistics.kept_ids or 0)
     rows = factors.coordinates[:, :width]
     shape = grouped_rows.grid_shape(len(rows), width)
     largest = len(rows) * width // (2 * (shape[0] + shape[1] * width))
@@ -364,6 +365,5 @@ def _widths(errors: TableErrors, shares: Sequence[float]) -> list[int]:
     return sorted({max(1, round(share * columns)) for share in shares})
 
 
-@remember_latest
-def _similar_places(coordinates: np.ndarray, first: int) -> np.ndarray:
-    return grouped_rows.similar_places(coordinates, first)
+def _similar_places(errors: TableErrors, statistics: Statistics) -> np.ndarray:
+    return grouped_rows.similar_places(errors.factors.coordinates, statistics.kept_ids or 0)

@@ -1,6 +1,6 @@
 """Convolutions as a small one between two of size 1: the Tucker-2 decomposition of a kernel."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import keras
 import numpy as np
@@ -18,7 +18,18 @@ def candidates(
     return chains.convolution_candidates("tucker", layer, statistics, bits, _factorings)
 
 
-def bounds(kernel: np.ndarray, moment: np.ndarray | None) -> Iterator[chains.Bound]:
+def may_win(
+    layer: keras.layers.Layer,
+    statistics: Statistics,
+    bits: int | None,
+    found: Sequence[Candidate],
+    least_bytes: float,
+) -> bool:
+    """Whether factors may have a smaller error than each candidate of no more bytes."""
+    return chains.is_promising(layer, statistics, bits, found, _bounds)
+
+
+def _bounds(kernel: np.ndarray, moment: np.ndarray | None) -> Iterator[chains.Bound]:
     """Yields the shapes of factors, and an error that they are hardly below."""
     # The last factor leaves a kernel of that rank.
     errors = factors.channel_factors(kernel, moment)[2]

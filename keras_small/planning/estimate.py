@@ -33,7 +33,7 @@ _MOVES_COST = 4
 _VECTORS_COST = 2**14
 # `V D`, or the maximum numbers in two cores if these are fewer: the roundings of all candidates.
 _ROUNDED_CORES_COST = 2**17
-# Of these, between the quarter that is computed for every table, and all, where some may win.
+# Of these a quarter is computed where none may win, and all where some may.
 _TRIED_PART = 0.5
 # Copies of a model and what does not depend on its size: a second on a machine of 2^35 products a
 # second.

@@ -70,15 +70,14 @@ def load(name: str | os.PathLike | IO[bytes]) -> Any:
     """
     if hasattr(name, "read"):
         return load_model(name)
-    expected = f"Expected one of {names()}, a folder with {ABOUT}, or a .tnz file"
     if not isinstance(name, str | os.PathLike):
-        raise TypeError(f"{expected}. Received: name={name!r:.80}")
+        raise TypeError(f"{_expected()}. Received: name={name!r:.80}")
     if Path(name).suffix.lower() == ".tnz":
         return load_model(name)
     own = _HERE / str(name)
     folder = own if str(name) in names() else Path(name)
     if not (folder / ABOUT).is_file():
-        raise ValueError(f"{expected}. Received: name={str(name)!r}{_other_loader(folder)}")
+        raise ValueError(f"{_expected()}. Received: name={str(name)!r}{_other_loader(folder)}")
     try:
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
         kind = _KINDS[about["task"]]
@@ -92,6 +91,10 @@ def _model_in(folder: Path) -> keras.Model:
     if coded.is_file():
         return load_model(coded)
     return keras.saving.load_model(folder / MODEL, compile=False)
+
+
+def _expected() -> str:
+    return f"Expected one of {names()}, a folder with {ABOUT}, or a .tnz file"
 
 
 def _other_loader(path: Path) -> str:
@@ -194,14 +197,15 @@ class _PictureClassifier:
         """Returns the class of a picture, or the list of the classes of several."""
         batch = np.asarray(pictures, "float32")
         shape = self.model.input_shape[1:]
+        if batch.shape in ((0,), (0, *shape)):
+            return []
         single = batch.shape == shape
         if single:
             batch = batch[None]
-        if not batch.size:
-            return []
         if batch.shape[1:] != shape:
             raise ValueError(
-                f"Expected a picture of shape {shape}, or several. Received: {batch.shape}"
+                f"Expected a picture of shape {shape}, or several. "
+                f"Received: pictures.shape={batch.shape}"
             )
         labels = [self.class_names[n] for n in self.probabilities(batch).argmax(axis=1)]
         return labels[0] if single else labels

@@ -153,7 +153,6 @@ def _parts(entries: int) -> list[slice]:
 def _squares(expected: np.ndarray, actual: np.ndarray) -> tuple[float, float]:
     """Returns the sums of the squares of the changes, and of the finite entries before."""
     expected = expected.astype("float64")
-    actual = actual.astype("float64")
     finite = np.isfinite(expected)
     size = float(np.square(expected[finite]).sum())
     if not np.array_equal(expected[~finite], actual[~finite], equal_nan=True):

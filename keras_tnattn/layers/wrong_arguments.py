@@ -46,8 +46,9 @@ _SYNONYMS = (
     ("units", "filters", "out_channels", "out_features", "output_dim"),
     ("use_bias", "bias"),
     ("use_causal_mask", "causal", "is_causal"),
-    ("value_dim",),
 )
+# Names of other libraries for what our layers do not have: no typing errors.
+_OTHERS = ("value_dim",)
 # What other libraries call the size of the tokens, which our layers take from their inputs.
 _TOKEN_SIZES = (
     "d_model",
@@ -209,7 +210,7 @@ def _our_names(name: str) -> list[str]:
 
 def _similar(name: str, parameters: Collection[str]) -> list[str]:
     """Returns the parameters of which a name, unless it has a meaning, may be a typing error."""
-    known = any(name in group for group in _SYNONYMS)
+    known = name in _OTHERS or any(name in group for group in _SYNONYMS)
     return [] if known else difflib.get_close_matches(name, parameters, n=2)
 
 

@@ -136,6 +136,7 @@ def draw(results, path):
 
     from keras_tnattn_train.runs.plots import distinct_colors
 
+    grouped = groups(results)
     sets = list(dict.fromkeys(result["set"] for result in results))
     attentions = sorted({result["attention"] for result in results})
     figure = Figure(figsize=(2.4 * len(sets), 2.8), layout="constrained")
@@ -144,7 +145,7 @@ def draw(results, path):
         for attention, color in zip(attentions, distinct_colors(len(attentions)), strict=True):
             points = [
                 (rows, [100 * (result["classifier"] - result["svm"]) for result in same])
-                for (of, rows, by), same in groups(results).items()
+                for (of, rows, by), same in grouped.items()
                 if (of, by) == (dataset, attention)
             ]
             axes.errorbar(

@@ -30,7 +30,7 @@ from smollm2 import SmolLM2
 from texts import mixed_texts, read_columns
 
 import keras_small
-from keras_small.storage.sizes import byte_count
+from keras_small.storage.sizes import byte_count, item_size
 
 LENGTH = 128
 ROWS = 64
@@ -177,11 +177,12 @@ def inputs(ids):
 def bytes_without_table(model, bits):
     """Returns the bytes of all weights but the table, with those of GPTQ in so many bits."""
     others = [weight for weight in model.weights if not weight.path.endswith("embeddings")]
-    packed = {id(w) for w in others if w.name == "quantized_kernel"}
-    entries = sum(math.prod(w.shape) for w in others if id(w) in packed)
+    packed = [weight for weight in others if weight.name == "quantized_kernel"]
+    floats = [weight for weight in others if weight.name != "quantized_kernel"]
     # Of 4 bits an entry has two numbers already.
-    numbers = 2 * entries if bits == 4 else entries
-    return numbers * bits // 8 + sum(w.value.nbytes for w in others if id(w) not in packed)
+    numbers = (2 if bits == 4 else 1) * sum(math.prod(weight.shape) for weight in packed)
+    size = sum(math.prod(weight.shape) * item_size(weight.dtype) for weight in floats)
+    return numbers * bits // 8 + size
 
 
 def read_rows(path):

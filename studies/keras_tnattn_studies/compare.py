@@ -153,9 +153,9 @@ COMMAND = Command(
     "compare",
     "Train several attentions with several seeds, and print one table",
     "The table has the parameters, accuracies and times of each attention. The tensorized ones "
-    "have 64 embedding dimensions and the others 6, so that all have about 300 parameters. The "
-    "last lines are those of TF-IDF with a linear support vector machine on the same splits, and "
-    "of always answering with the most frequent class. "
+    "have 64 embedding dimensions and the others 6, so that each has about 300 parameters; without "
+    "an attention there are 64. The last lines are those of TF-IDF with a linear support vector "
+    "machine on the same splits, and of always answering with the most frequent class. "
     "Finished runs are not trained again.",
     {
         **CompareOptions.model_fields,

@@ -211,7 +211,7 @@ TABLE_1 = _command(
     "Cells are training / test accuracy in percent: ours on docstrings of installed libraries, one "
     "seed and five epochs, after which attention of few features still learns. As in the paper, "
     "attentions have about equally many weights, and so different embeddings; the row without "
-    "attention is ours, and an SVM is in the table above. The paper's are on Reuters (RN), "
+    "attention is ours, and table.md beside this file has an SVM. The paper's are on Reuters (RN), "
     "20 Newsgroups (NG), drug reviews (DR), research articles (RA) and Spooky (SA). The long study "
     "trains five data sets with five seeds: keras-tnattn reproduce table-1 --data-dir DIR, with "
     "the folders that docs/studies/tensorized.md names; by our estimate a day or more on two "

@@ -48,6 +48,13 @@ def test_models_say_what_they_are(name, said):
     assert repr(keras_small.load(name)) == f"<{said}>"
 
 
+@pytest.mark.parametrize("name", ["docstrings", "dates-and-names"])
+@pytest.mark.parametrize("texts", [{"a", "b"}, {"a": "b"}, b"a", 1, [1]])
+def test_functions_of_texts_refuse_what_is_none(name, texts):
+    with pytest.raises(TypeError, match=r"a text or a sequence of texts\. Received: texts"):
+        keras_small.load(name)(texts)
+
+
 def test_docstrings_are_told_apart():
     classify = keras_small.load("docstrings")
     texts = [
@@ -81,8 +88,10 @@ def test_digits_are_read():
     pictures = data.images / 16
     assert np.mean(np.array(read(pictures)) == data.target.astype(str)) > 0.95
     assert read(pictures[0]) == "0"
-    assert read([]) == []
-    with pytest.raises(ValueError, match=r"a picture of shape \(8, 8\).*Received: \(2, 8, 7\)"):
+    assert read([]) == read(pictures[:0]) == []
+    with pytest.raises(ValueError, match=r"pictures.shape=\(3, 0, 8\)"):
+        read(np.zeros((3, 0, 8)))
+    with pytest.raises(ValueError, match=r"shape \(8, 8\).*pictures.shape=\(2, 8, 7\)"):
         read(pictures[:2, :, :7])
 
 

@@ -71,7 +71,7 @@ def test_only_the_first_256_pieces_are_read(encoder, vectors):
         ((None,), TypeError, "texts=None"),
         ((["a", None],), TypeError, r"texts\[1\]=None"),
         (({"a": 1},), TypeError, r"texts=\{'a': 1\}\. Pass list\(texts.values\(\)\)"),
-        (({"a"},), TypeError, r"texts=\{'a'\}, which has no order\. Pass sorted\(texts\)"),
+        (({"a"},), TypeError, r"texts=\{'a'\}, which has no order\. Pass a list"),
         ((b"abc",), TypeError, r"texts=b'abc'\. Pass texts\.decode\(\)"),
         ((["a"], 0), ValueError, "batch_size=0"),
     ],

@@ -104,6 +104,14 @@ class SelfCompiled(keras.Model):
         return self.dense(inputs)
 
 
+def test_compiled_models_inside_others(tmp_path):
+    inner = keras.Sequential([keras.Input((4,)), layers.Dense(3)])
+    inner.compile("sgd", "mse")  # without variables of its own for each weight
+    model = keras.Sequential([keras.Input((4,)), inner, layers.Dense(2)])
+    save_model(model, tmp_path / "model.tnz")
+    assert_same(model, load_model(tmp_path / "model.tnz"))
+
+
 @pytest.mark.filterwarnings("ignore:`compile\\(\\)` was not called:UserWarning")
 @pytest.mark.parametrize("nested", [False, True])
 def test_models_that_compile_themselves(nested, tmp_path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from conformance import assert_same_arrays, to_numpy
 
-from keras_small.formats import FORMATS, candidates_for, chains, dense
+from keras_small.formats import FORMATS, candidates_for, dense
 from keras_small.storage.quantized_positions import QuantizedPositionEmbedding
 from keras_small.storage.sizes import byte_count
 from keras_small.survey.calibration import Statistics, observe
@@ -136,7 +136,7 @@ def test_more_bits_and_smaller_groups_have_smaller_errors():
 @pytest.mark.parametrize("name", ["tucker", "spatial"])
 def test_factors_are_looked_for_where_they_may_win(name):
     """A kernel that is a product of small ones, and one of random numbers beside its integers."""
-    bounds = FORMATS[name].bounds
+    may_win = FORMATS[name].may_win
     layer = keras.layers.Conv2D(32, 3)
     layer.build((None, 8, 8, 32))
     first, second = RNG.normal(size=(3, 32, 2)), RNG.normal(size=(3, 2, 32))
@@ -148,6 +148,6 @@ def test_factors_are_looked_for_where_they_may_win(name):
         smallest = min(integers, key=lambda candidate: candidate.bytes)
         return [*integers, dataclasses.replace(smallest, bytes=1)]
 
-    assert not chains.is_promising(layer, Statistics(), 4, rivals(), bounds)
+    assert not may_win(layer, Statistics(), 4, rivals(), 0)
     layer.kernel.assign(product)
-    assert chains.is_promising(layer, Statistics(), 4, rivals(), bounds)
+    assert may_win(layer, Statistics(), 4, rivals(), 0)

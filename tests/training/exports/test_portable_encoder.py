@@ -113,7 +113,7 @@ def test_wrong_texts_and_folders_are_refused(folders):
     for wrong, message in (
         (None, "texts=None"),
         ({"a": "b"}, r"texts=\{'a': 'b'\}"),
-        ({"a"}, r"texts=\{'a'\}, which has no order\. Pass sorted\(texts\)"),
+        ({"a"}, r"texts=\{'a'\}, which has no order\. Pass a list"),
         (frozenset("a"), r"texts=frozenset\(\{'a'\}\), which has no order"),
         (b"abc", r"texts=b'abc'\. Pass texts\.decode\(\)"),
         ([b"a"], r"texts\[0\]=b'a'"),
