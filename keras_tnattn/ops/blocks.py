@@ -11,10 +11,8 @@ from keras_tnattn.typing import Tensor
 class BlockBand:
     """Cuts sequences `(..., L, J)` into blocks, so that banded products are dense and batched.
 
-    Each sequence is padded to whole blocks of `b` rows and followed by `m` blocks of zeros. All
-    blocks of all sequences share one axis; the pairs of blocks at a distance of up to `m` are two
-    plain slices of that axis, because pairs that cross into the next sequence meet zeros. With
-    `num_offsets=0` and `block=L` each sequence is one block and nothing is padded.
+    Each sequence is padded to whole blocks of `b` rows, and all blocks of all sequences share one
+    axis. With `num_offsets=0` and `block=L` each sequence is one block and nothing is padded.
 
     Args:
         shape: Shape `(..., L, J)` of the sequences; sizes may be scalar tensors.
@@ -23,46 +21,68 @@ class BlockBand:
 
     Example:
         >>> import keras
-        >>> band = BlockBand((1, 4, 1), block=2, num_offsets=1)
-        >>> tuple(band.split(keras.ops.ones((1, 4, 1))).shape)
-        (3, 2, 1)
+        >>> band = BlockBand((1, 3, 1), block=2, num_offsets=1)
+        >>> tuple(band.split(keras.ops.ones((1, 3, 1))).shape)
+        (2, 2, 1)
     """
 
     def __init__(self, shape: Sequence, block: Tensor, num_offsets: int) -> None:
         *self.lead, self.length, _ = shape
         self.block = block
         self.num_offsets = num_offsets
-        self.padded = self.length
-        self.count = 1
-        if num_offsets > 0:
-            self.count = -(-self.length // block) + num_offsets
-            self.padded = self.count * block
+        self.blocks = 1 if num_offsets == 0 else -(-self.length // block)
+        self.sequences = 1
         for size in self.lead:
-            self.count = self.count * size
+            self.sequences = self.sequences * size
 
     def split(self, x: Tensor) -> Tensor:
         """Returns the blocks `(blocks, b, J)` of `x`, `(..., L, J)`."""
-        if self.num_offsets > 0:
-            filling = (0, self.padded - self.length)
-            x = ops.pad(x, [(0, 0)] * len(self.lead) + [filling, (0, 0)])
-        return ops.reshape(x, (self.count, self.block, x.shape[-1]))
+        filling = self.blocks * self.block - self.length
+        if not isinstance(filling, int) or filling > 0:
+            x = ops.pad(x, [(0, 0)] * len(self.lead) + [(0, filling), (0, 0)])
+        return ops.reshape(x, (self.sequences * self.blocks, self.block, x.shape[-1]))
 
     def join(self, x: Tensor) -> Tensor:
         """Undoes `split`."""
-        x = ops.reshape(x, (*self.lead, self.padded, x.shape[-1]))
-        return x[..., : self.length, :] if self.num_offsets > 0 else x
+        x = ops.reshape(x, (*self.lead, self.blocks * self.block, x.shape[-1]))
+        return x[..., : self.length, :]
 
-    def pairs(self, x: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Returns, for each offset `o`, the blocks `o, o + 1, ...` and the blocks `0, 1, ...`."""
-        count = ops.shape(x)[0]
-        return [(x, x), *((x[o:], x[: count - o]) for o in range(1, self.num_offsets + 1))]
+    def earlier(self, x: Tensor, offset: int) -> Tensor:
+        """Returns for each block the one so many places before it in its sequence, or zeros."""
+        return self._shift(x, (offset, 0), slice(None, self.blocks))
+
+    def later(self, x: Tensor, offset: int) -> Tensor:
+        """Returns for each block the one so many places after it in its sequence, or zeros."""
+        return self._shift(x, (0, offset), slice(offset, None))
+
+    def _shift(self, x: Tensor, zeros: tuple[int, int], places: slice) -> Tensor:
+        if zeros == (0, 0):
+            return x
+        _, *size = ops.shape(x)
+        x = ops.reshape(x, (self.sequences, self.blocks, *size))
+        x = ops.pad(x, [(0, 0), zeros, (0, 0), (0, 0)])[:, places]
+        return ops.reshape(x, (self.sequences * self.blocks, *size))
+
+    def products(self, x: Tensor, y: Tensor, first: int = 0) -> list[Tensor]:
+        """Returns `x y^T` of blocks of `x` with the blocks of `y` that are 0 to `m` places before.
+
+        Args:
+            x: Blocks `(blocks, b, J)`.
+            y: Blocks `(blocks, b, J)`.
+            first: The first offset. Defaults to 0.
+
+        Returns:
+            For each offset the products `(blocks, b, b)`, zeros where there is no such block.
+        """
+        offsets = range(first, self.num_offsets + 1)
+        return [matmul(x, transpose(self.earlier(y, o))) for o in offsets]
 
     def multiply(self, diagonals: list[Tensor], x: Tensor, part: str = "symmetric") -> Tensor:
         """Multiplies blocks by a banded matrix.
 
         Args:
-            diagonals: For each offset `o` the blocks `M[i + o, i]`: one `(b, b)` for all pairs, or
-                one for each pair, `(pairs, b, b)`.
+            diagonals: For each offset `o` the blocks `M[i, i - o]`: one `(b, b)` for all, or one
+                for each block, `(blocks, b, b)`, zeros if there is no block `i - o`.
             x: Blocks `(blocks, b, J)`.
             part: `"lower"` if the matrix has the given blocks and zeros above them, `"upper"` for
                 the transpose of that, `"symmetric"` if the blocks above mirror those below.
@@ -72,13 +92,11 @@ class BlockBand:
         """
         first = transpose(diagonals[0]) if part == "upper" else diagonals[0]
         total = matmul(first, x)
-        for o, (later, earlier) in list(enumerate(self.pairs(x)))[1:]:
+        for o in range(1, self.num_offsets + 1):
             if part != "upper":
-                below = matmul(diagonals[o], earlier)
-                total = total + ops.pad(below, [(o, 0), (0, 0), (0, 0)])
+                total = total + matmul(diagonals[o], self.earlier(x, o))
             if part != "lower":
-                above = matmul(transpose(diagonals[o]), later)
-                total = total + ops.pad(above, [(0, o), (0, 0), (0, 0)])
+                total = total + self.later(matmul(transpose(diagonals[o]), x), o)
         return total
 
 

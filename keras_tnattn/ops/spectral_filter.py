@@ -25,13 +25,14 @@ of Horner's rule (`U_{F-1} = alpha_{F-1} V`, `U_k = alpha_k V + Psi U_{k+1}`, `Y
     dK = (D + D^T) K                                  d Omega = Theta * P
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 from keras import ops
 
 from keras_tnattn.ops.blocks import BlockBand, transpose
+from keras_tnattn.ops.parts import count_parts, map_parts
 from keras_tnattn.ops.precision import at_least_float32, matmul
 from keras_tnattn.ops.time_graph import as_time_graph, time_adjacency
 from keras_tnattn.typing import Tensor
@@ -246,23 +247,52 @@ def _blocked_filter(
     causal: bool,
 ) -> Tensor:
     """The filter in blocks of `block` rows, with `num_offsets` block diagonals below the main."""
-    band = BlockBand(ops.shape(keys), block, num_offsets)
     inputs = _inputs(keys, values, coefficients)
     diagonals = _diagonals(graph, keys, block, num_offsets, causal)
-    trained = _is_adjacency(graph) or graph.bandwidth is None
-    if trained:
-        inputs["adjacency"] = diagonals[0]
     symmetric = not causal and not _is_adjacency(graph)
+    if _is_adjacency(graph) or graph.bandwidth is None:
+        inputs["adjacency"] = diagonals[0]
+    else:
+        *lead, length, _ = ops.shape(keys)
+        scores = (num_offsets + 1) * block
+        numbers = length * (scores + 2 * keys.shape[-1] + values.shape[-1])
+        parts = count_parts(_product(lead), numbers)
+        if parts > 1:
+            return _filter_in_parts(inputs, diagonals, block, symmetric, parts)
+    band = BlockBand(ops.shape(keys), block, num_offsets)
 
     @_with_gradient
     def run(*tensors: Tensor) -> tuple[Tensor, Tensor]:
         state = _Filter(band, symmetric, diagonals, **dict(zip(inputs, tensors, strict=True)))
-        outputs = _forward(state)
+        (outputs,) = _forward(state)
         return outputs, lambda *args, upstream=None: _backward(
             state, args[0] if upstream is None else upstream
         )
 
     return run(*inputs.values())
+
+
+def _filter_in_parts(
+    inputs: dict[str, Tensor], diagonals: list[Tensor], block: int, symmetric: bool, parts: int
+) -> Tensor:
+    """The filter of a few sequences after the other."""
+    shapes = [inputs["keys"].shape, inputs["values"].shape]
+
+    def evaluate(compute: Callable, keys: Tensor, values: Tensor, *others: Tensor) -> list[Tensor]:
+        coefficients, upstream = others[: len(inputs) - 2], others[len(inputs) - 2 :]
+
+        def of_part(keys: Tensor, values: Tensor, *upstream: Tensor) -> tuple[Tensor, ...]:
+            band = BlockBand(keys.shape, block, len(diagonals) - 1)
+            state = _Filter(band, symmetric, diagonals, keys, values, *coefficients)
+            return compute(state, *upstream)
+
+        results = map_parts(of_part, [keys, values, *upstream], parts)
+        if len(results) == 1:
+            return [ops.reshape(results[0], shapes[1])]
+        joined = [ops.reshape(x, shape) for x, shape in zip(results[:2], shapes, strict=True)]
+        return [*joined, *(ops.sum(x, axis=0) for x in results[2:])]
+
+    return _filter_anew(inputs, evaluate)
 
 
 def _filter_by_length(
@@ -276,37 +306,46 @@ def _filter_by_length(
 ) -> Tensor:
     """The filter of a length that is not known yet, banded from the length `shortest` on.
 
-    Both passes choose by themselves, and the backward pass computes `Psi` again, because XLA cannot
-    pass tensors from a branch of one pass to that of the other: their shapes differ. (`keras.remat`
-    of both branches also repeats the last product, and takes up to a fifth longer.)
+    Both passes choose by themselves, because XLA cannot pass tensors from a branch of one pass to
+    that of the other: their shapes differ. (`keras.remat` of both branches also repeats the last
+    product, and takes up to a fifth longer.)
     """
     inputs = _inputs(keys, values, coefficients)
 
+    def evaluate(compute: Callable, *tensors: Tensor) -> tuple[Tensor, ...]:
+        named, upstream = tensors[: len(inputs)], tensors[len(inputs) :]
+
+        def branch(banded: bool) -> tuple[Tensor, ...]:
+            keys = tensors[0]
+            # Sizes are computed in the branch, where XLA knows them.
+            block, num_offsets = plan(ops.shape(keys)[-2], banded)
+            band = BlockBand(ops.shape(keys), block, num_offsets)
+            diagonals = _diagonals(graph, keys, block, num_offsets, causal)
+            return compute(_Filter(band, not causal, diagonals, *named), *upstream)
+
+        short = ops.shape(tensors[0])[-2] < shortest
+        return ops.cond(short, lambda: branch(banded=False), lambda: branch(banded=True))
+
+    return _filter_anew(inputs, evaluate)
+
+
+def _filter_anew(inputs: dict[str, Tensor], evaluate: Callable) -> Tensor:
+    """The filter whose backward pass computes `Psi` anew.
+
+    Args:
+        inputs: Keys, values and, if there are any, coefficients.
+        evaluate: Calls a function of a `_Filter`, and of the gradient of the outputs in the
+            backward pass, given the function and these tensors. Returns what it returns.
+    """
+
     @_with_gradient
     def run(*tensors: Tensor) -> tuple[Tensor, Tensor]:
-        def run_by_length(compute: Callable[[_Filter], Any]) -> Any:
-            def branch(banded: bool) -> Any:
-                keys = tensors[0]
-                # Sizes are computed in the branch, where XLA knows them.
-                block, num_offsets = plan(ops.shape(keys)[-2], banded)
-                band = BlockBand(ops.shape(keys), block, num_offsets)
-                diagonals = _diagonals(graph, keys, block, num_offsets, causal)
-                named = dict(zip(inputs, tensors, strict=True))
-                return compute(_Filter(band, not causal, diagonals, **named))
-
-            short = ops.shape(tensors[0])[-2] < shortest
-            return ops.cond(short, lambda: branch(banded=False), lambda: branch(banded=True))
-
         def grad(*args: Tensor, upstream: Tensor = None) -> tuple[Tensor, ...]:
             upstream = args[0] if upstream is None else upstream
+            return tuple(evaluate(_forward_and_backward, *tensors, upstream))
 
-            def backward(state: _Filter) -> tuple[Tensor, ...]:
-                _forward(state)  # the partial sums
-                return _backward(state, upstream)
-
-            return run_by_length(backward)
-
-        return run_by_length(_forward), grad
+        (outputs,) = evaluate(_forward, *tensors)
+        return outputs, grad
 
     return run(*inputs.values())
 
@@ -330,10 +369,7 @@ def _diagonals(
         if len(adjacency.shape) > 2:
             *lead, length, _ = ops.shape(keys)
             adjacency = ops.broadcast_to(adjacency, (*lead, length, length))
-            count = 1
-            for size in lead:
-                count = count * size
-            adjacency = ops.reshape(adjacency, (count, length, length))
+            adjacency = ops.reshape(adjacency, (_product(lead), length, length))
         return [adjacency]
     side = "earlier" if causal else "both"
     dtype = at_least_float32(dtype) if graph.bandwidth is None else dtype
@@ -362,9 +398,10 @@ class _Filter:
         self.order = 2 if coefficients is None else coefficients.shape[0]
         omega = diagonals if adjacency is None else [adjacency]
         self.omega = [ops.cast(diagonal, keys.dtype) for diagonal in omega]
+        scores = band.products(self.keys, self.keys)
         self.psi = [
-            _damp(ops.relu(matmul(later, transpose(earlier))), diagonal)
-            for (later, earlier), diagonal in zip(band.pairs(self.keys), self.omega, strict=True)
+            _damp(ops.relu(score), diagonal)
+            for score, diagonal in zip(scores, self.omega, strict=True)
         ]
         self.partial_sums: list[Tensor] = []  # set by `_forward`, used by `_backward`
 
@@ -378,14 +415,20 @@ class _Filter:
         return x if self.coefficients is None else ops.cast(self.coefficients[k], x.dtype) * x
 
 
-def _forward(state: _Filter) -> Tensor:
+def _forward(state: _Filter) -> tuple[Tensor]:
     """Applies Horner's rule; stores the partial sums `U_0, ..., U_{F-1}` in the state."""
     last = state.order - 1
     sums = [state.times_alpha(last, state.values)]
     for k in reversed(range(last)):
         sums.insert(0, state.times_alpha(k, state.values) + state.multiply(sums[0]))
     state.partial_sums = sums
-    return state.band.join(sums[0])
+    return (state.band.join(sums[0]),)
+
+
+def _forward_and_backward(state: _Filter, upstream: Tensor) -> tuple[Tensor, ...]:
+    """Returns the gradients of the inputs of a state without partial sums."""
+    _forward(state)
+    return _backward(state, upstream)
 
 
 def _backward(state: _Filter, upstream: Tensor) -> tuple[Tensor, ...]:
@@ -396,20 +439,20 @@ def _backward(state: _Filter, upstream: Tensor) -> tuple[Tensor, ...]:
         grads.append(state.multiply(grads[-1], transposed=True))
     d_values = sum(state.times_alpha(k, grad) for k, grad in enumerate(grads))
     left, right = _side_by_side(grads[:-1]), _side_by_side(state.partial_sums[1:])
-    # The blocks of P on and below the diagonal; if symmetric, those above are added to them.
-    products = []
-    for o, (lefts, rights) in enumerate(zip(band.pairs(left), band.pairs(right), strict=True)):
-        product = matmul(lefts[0], transpose(rights[1]))
-        if state.symmetric and o > 0:
-            product = product + matmul(rights[0], transpose(lefts[1]))
-        products.append(product)
-    d_scores = [
-        ops.where(psi != 0, product * omega, ops.zeros_like(psi))
-        for psi, product, omega in zip(state.psi, products, state.omega, strict=True)
-    ]
+    products = band.products(left, right)
     # (D + D^T) K: `multiply` covers both terms except for the transposed diagonal blocks, which
-    # cost less as a sum than as a second product.
-    d_scores[0] = d_scores[0] + transpose(d_scores[0])
+    # cost less as a sum than as a second product. If Omega is symmetric, so is P + P^T damped.
+    sums = list(products)
+    if state.symmetric:
+        mirrored = [transpose(products[0]), *band.products(right, left, first=1)]
+        sums = [product + other for product, other in zip(products, mirrored, strict=True)]
+    # `|Omega| sign(Psi)` is `Omega` where the rectifier lets a score pass, else 0.
+    d_scores = [
+        _damp(product, ops.abs(omega) * ops.sign(psi))
+        for psi, product, omega in zip(state.psi, sums, state.omega, strict=True)
+    ]
+    if not state.symmetric:
+        d_scores[0] = d_scores[0] + transpose(d_scores[0])
     d_keys = band.multiply(d_scores, keys)
     results = [band.join(d_keys), band.join(d_values)]
     if state.coefficients is not None:
@@ -435,6 +478,13 @@ def _damp(scores: Tensor, adjacency: Tensor) -> Tensor:
 
 def _side_by_side(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=-1)
+
+
+def _product(sizes: Sequence) -> Tensor:
+    product: Tensor = 1
+    for size in sizes:
+        product = product * size
+    return product
 
 
 def _dtype(x: Tensor) -> str:

@@ -1,0 +1,82 @@
+import keras
+import numpy as np
+import pytest
+from conformance import to_numpy
+from differentiation import gradients
+from keras import ops
+
+from keras_tnattn.ops import parts
+from keras_tnattn.ops.spectral_filter import spectral_filter
+
+
+@pytest.fixture
+def on_one_cpu(monkeypatch):
+    monkeypatch.setattr(parts, "_runs_on_one_cpu", lambda: True)
+
+
+@pytest.mark.parametrize(
+    ("sequences", "numbers", "expected"),
+    [
+        (64, 1000, 1),  # small work
+        (64, 100_000, 8),
+        (62, 200_000, 31),  # 16 does not divide it
+        (61, 200_000, 1),  # nothing near 16 does
+        (2, 10_000_000, 1),  # fewer sequences than parts
+        (0, 1000, 1),
+        (None, 1000, 1),
+        (64, None, 1),
+    ],
+)
+def test_work_is_cut_into_equal_parts_of_about_the_cache(on_one_cpu, sequences, numbers, expected):
+    assert parts.count_parts(sequences, numbers) == expected
+
+
+@pytest.mark.parametrize("devices", [["gpu:0"], ["cpu:0", "cpu:1"]])
+def test_accelerators_and_several_devices_compute_all_at_once(monkeypatch, devices):
+    monkeypatch.setattr(keras.distribution, "list_devices", lambda: devices)
+    assert parts.count_parts(64, 100_000) == 1
+
+
+def test_parts_are_in_order():
+    x = np.arange(12, dtype="float32").reshape(2, 3, 1, 2)
+
+    def both(part, other):
+        return part + 1, ops.sum(part * other)
+
+    grown, sums = parts.map_parts(both, [ops.convert_to_tensor(x), ops.convert_to_tensor(x)], 3)
+    np.testing.assert_array_equal(to_numpy(grown), x.reshape(3, 2, 1, 2) + 1)
+    np.testing.assert_array_equal(to_numpy(sums), np.sum(x.reshape(3, -1) ** 2, axis=1))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("method", ["direct", "banded"])
+@pytest.mark.parametrize("coefficients", [None, [0.8, 0.6, -0.4]])
+def test_the_filter_and_its_gradients_do_not_depend_on_parts(
+    on_one_cpu, monkeypatch, method, causal, coefficients
+):
+    rng = np.random.default_rng(0)
+    inputs = [rng.normal(size=(3, 2, 40, size)).astype("float32") for size in (4, 3)]
+    if coefficients is not None:
+        inputs.append(np.array(coefficients, "float32"))
+    weight = ops.convert_to_tensor(rng.normal(size=(3, 2, 40, 3)).astype("float32"))
+
+    def total(keys, values, alphas=None):
+        filtered = spectral_filter(keys, values, 0.3, alphas, method, causal)
+        return ops.sum(weight * filtered)
+
+    def computed(numbers_of_a_part):
+        monkeypatch.setattr(parts, "_NUMBERS", numbers_of_a_part)
+        outputs = spectral_filter(*inputs[:2], 0.3, *inputs[2:], method=method, causal=causal)
+        return [to_numpy(outputs), *gradients(total, inputs)]
+
+    mapped = []
+    monkeypatch.setattr(
+        "keras_tnattn.ops.spectral_filter.map_parts",
+        lambda *args: mapped.append(args[-1]) or parts.map_parts(*args),
+    )
+    whole = computed(10**9)
+    assert not mapped
+    for one, other in zip(computed(5000), whole, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+    assert mapped
+    assert set(mapped) <= {2, 3}
