@@ -19,30 +19,22 @@ except ModuleNotFoundError as error:
 from keras_small.asked.data import Data
 from keras_small.building.healing import logits_divergence
 from keras_small.compressing import compress
-from keras_small.goals import Keeping, Promise, Smaller, Within
+from keras_small.goals.keeping import Keeping
+from keras_small.goals.promise import Promise
+from keras_small.goals.smaller import Smaller
+from keras_small.goals.within import Within
 from keras_small.pretrained import load
 from keras_small.reports.report import Report
 from keras_small.result import CompressionResult
 from keras_small.runtimes.exporting import export
-from keras_small.storage import (
-    AdaptiveEmbedding,
-    LowRankDense,
-    LowRankEinsumDense,
-    QuantizedLowRankEmbedding,
-    QuantizedTTEmbedding,
-)
+from keras_small.storage import *  # noqa: F403  what `storage.__all__` lists
 from keras_small.survey.replacing import register_presets
 
 __all__ = [
-    "AdaptiveEmbedding",
     "CompressionResult",
     "Data",
     "Keeping",
-    "LowRankDense",
-    "LowRankEinsumDense",
     "Promise",
-    "QuantizedLowRankEmbedding",
-    "QuantizedTTEmbedding",
     "Report",
     "Smaller",
     "Within",
@@ -51,7 +43,7 @@ __all__ = [
     "export",
     "load",
     "logits_divergence",
-    "storage",
 ]
+__all__ += storage.__all__
 
 register_presets()

@@ -10,8 +10,8 @@ from keras_small.asked.progress import printing, tell
 from keras_small.asked.shapes import check_shapes
 from keras_small.building.builder import Builder, renumbering_of
 from keras_small.building.saving import check_codable
-from keras_small.goals import Goal, as_goal
-from keras_small.goals.goal import choose
+from keras_small.goals.argument import as_goal
+from keras_small.goals.goal import Goal, choose
 from keras_small.goals.search import Search
 from keras_small.planning.options import OPTIONAL_FORMATS, Filters, Options
 from keras_small.planning.plan import make_plan

@@ -12,7 +12,7 @@ import keras_small
 import keras_tnattn
 
 _INTERNAL = {"checks", "errors", "typing"}
-_WITH_OWN_PAGES = {"__version__", "storage", *keras_small.storage.__all__}
+_WITH_OWN_PAGES = {"__version__", *keras_small.storage.__all__}
 _PAGE = "# {title}\n\n```{{eval-rst}}\n.. {directive}:: {name}\n```\n"
 _PACKAGE = "# {title}\n\n{summary}\n\n{lines}\n\n```{{toctree}}\n:hidden:\n\n{pages}\n```\n"
 

@@ -15,8 +15,9 @@ from typing import Any
 import h5py
 import keras
 
-from keras_small import coding
 from keras_small.coding.archives import WEIGHTS, saved_files
+from keras_small.coding.arrays import MAXIMUM_FOR_LZMA
+from keras_small.coding.files import check_model, encode_model
 from keras_small.survey.copying import custom_objects
 from keras_small.survey.inventory import Inventory
 from keras_tnattn_runtime.folders import checked_target, write_file
@@ -60,7 +61,7 @@ def check_codable(model: keras.Model) -> None:
         ValueError: If a layer saves other things than numbers, or cannot be built from its config.
     """
     with _ready_to_save(model) as known:
-        coding.check_model(saved_files(model), known)
+        check_model(saved_files(model), known)
 
 
 def _content(model: keras.Model, suffix: str) -> bytes:
@@ -68,12 +69,12 @@ def _content(model: keras.Model, suffix: str) -> bytes:
     with _ready_to_save(model) as known:
         files = saved_files(model)
         if suffix == ".tnz":
-            return coding.encode_model(files, known)
+            return encode_model(files, known)
     files[WEIGHTS] = _compact(files[WEIGHTS])
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name in sorted(files):
-            small = len(files[name]) <= coding.arrays.MAXIMUM_FOR_LZMA
+            small = len(files[name]) <= MAXIMUM_FOR_LZMA
             kind = zipfile.ZIP_LZMA if name == WEIGHTS and small else None
             archive.writestr(name, files[name], kind)
     return content.getvalue()

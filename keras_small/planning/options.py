@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import keras
 
-from keras_small import coding
+from keras_small.coding import arrays
 from keras_small.formats import OPTIONAL_FORMATS
 from keras_small.formats.runtime_tables import RUNTIMES
 
@@ -78,7 +78,7 @@ class Options:
 
     def _check_bits(self) -> None:
         if self.coded:
-            coding.arrays.coder()
+            arrays.coder()
         if self.coded and self.bits is not None:
             raise ValueError(f"Expected coded without bits. Received: coded=True, bits={self.bits}")
         if self.bits not in (None, FLOATS, *INTEGER_BITS):

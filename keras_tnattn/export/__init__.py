@@ -12,14 +12,7 @@ A translator contains operations of TensorFlow Text, so `import tensorflow_text`
 Models of text can be exported on the TensorFlow backend only, because its graphs process the text.
 """
 
-from keras_tnattn.export.loading import LoadedClassifier, LoadedTranslator, load
-from keras_tnattn.export.signatures import Signatures, class_names_file, export_signatures
+from keras_tnattn.export.loading import load
+from keras_tnattn.export.signatures import class_names_file, export_signatures
 
-__all__ = [
-    "LoadedClassifier",
-    "LoadedTranslator",
-    "Signatures",
-    "class_names_file",
-    "export_signatures",
-    "load",
-]
+__all__ = ["class_names_file", "export_signatures", "load"]

@@ -106,6 +106,12 @@ def load(path: str | os.PathLike) -> LoadedClassifier | LoadedTranslator:
     Args:
         path: The folder of a version, or the folder of a model to load its newest version.
 
+    Returns:
+        A function of a list of texts. That of a classifier returns a dict of `label`, an array of
+        `str` `(B,)`, and `probabilities`, floats `(B, C)`, and has the attribute `class_names`;
+        that of a translator returns a list of translations, and its method `with_scores` a dict of
+        `translation` and `score`. Their method `from_ids` takes integer ids, padded with 0.
+
     Raises:
         FileNotFoundError: If there is no exported model.
         ImportError: If it is a translator and TensorFlow Text is not installed.

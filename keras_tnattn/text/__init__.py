@@ -8,12 +8,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from keras_tnattn.text.sentence_translator import SentenceTranslator
     from keras_tnattn.text.word_pieces import WordPieceTokenizer, learn_word_pieces
     from keras_tnattn.text.words import WordVectorizer, learn_words, word_vectorizer
 
 __all__ = [
-    "SentenceTranslator",
     "WordPieceTokenizer",
     "WordVectorizer",
     "learn_word_pieces",
@@ -22,7 +20,6 @@ __all__ = [
 ]
 
 _MODULES = {
-    "SentenceTranslator": "sentence_translator",
     "WordPieceTokenizer": "word_pieces",
     "WordVectorizer": "words",
     "learn_word_pieces": "word_pieces",

@@ -368,7 +368,7 @@ def _columns(path: Path, command: Command) -> tuple[str, ...]:
 
 def _predictor_of_export(path: Path) -> Predictor:
     start_backend()
-    from keras_tnattn.export import LoadedClassifier, load
+    from keras_tnattn.export.loading import LoadedClassifier, load
 
     try:
         model = load(path)

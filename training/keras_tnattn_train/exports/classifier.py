@@ -9,12 +9,12 @@ import keras
 import numpy as np
 
 from keras_small.runtimes.exporting import write_file
-from keras_tnattn.export import Signatures
 from keras_tnattn.export.classifiers import (
     check_class_names,
     classifier_signatures,
     ignores_padding,
 )
+from keras_tnattn.export.signatures import Signatures
 from keras_tnattn.text.words import WordVectorizer, lower_and_join, lower_and_separate
 from keras_tnattn.typing import Tensor
 from keras_tnattn_runtime import reader

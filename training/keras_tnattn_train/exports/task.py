@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from keras_tnattn.export import Signatures
+from keras_tnattn.export.signatures import Signatures
 
 
 class Task(abc.ABC):

@@ -13,7 +13,7 @@ from keras_small.runtimes.computation import Computation
 from keras_small.runtimes.examples import common_specs
 from keras_small.runtimes.exporting import write_computation
 from keras_tnattn import models
-from keras_tnattn.export import Signatures
+from keras_tnattn.export.signatures import Signatures
 from keras_tnattn.export.translators import translator_signatures
 from keras_tnattn.search.model_steps import TranslatorSteps
 from keras_tnattn.typing import Tensor
