@@ -12,7 +12,7 @@ from keras_small.formats.runtime_tables import RUNTIMES, bits_for
 from keras_small.goals.goal import Chosen, Goal, check_metric, check_number
 from keras_small.goals.search import Search
 from keras_small.planning.options import FLOATS, INTEGER_BITS, Options
-from keras_small.planning.plan import Choice, Plan, candidates_of, why_without_candidates
+from keras_small.planning.plan import Choice, Plan, candidates_of
 from keras_small.planning.unreplaced import bytes_that_stay
 from keras_small.survey.comparing import Metric
 
@@ -178,9 +178,7 @@ def _integers_alone(plan: Plan) -> Choice:
 
 def _bytes_that_stay(plan: Plan, smallest: Choice) -> str:
     """Says how much of the model is not replaced, and why, or how small its layers become."""
-    kept = {
-        path: why_without_candidates(plan, path) for path, c in smallest.items() if c.keeps_layer
-    }
+    kept = {path: plan.why_not_smaller[path] for path, c in smallest.items() if c.keeps_layer}
     fixed = plan.fixed_bytes + sum(smallest[path].bytes for path in kept)
     if fixed:
         return bytes_that_stay(plan.inventory, fixed, plan.total, kept)

@@ -51,6 +51,7 @@ class Plan:
         factor: How many times smaller the model is to become; infinite if that is not known.
         statistics: The observations of each layer on the data.
         choices: The candidates for each layer, the layer itself first.
+        why_not_smaller: Why layers have no smaller candidate, by path.
     """
 
     inventory: Inventory
@@ -60,6 +61,7 @@ class Plan:
     factor: float
     statistics: Mapping[str, Statistics]
     choices: dict[str, list[Candidate]] = dataclasses.field(default_factory=dict)
+    why_not_smaller: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def layers(self) -> dict[str, keras.layers.Layer]:
@@ -109,6 +111,9 @@ def make_plan(survey: Survey, options: Options, factor: float = math.inf) -> Pla
         _collect_integers_first(plan, int(total / factor))
     else:
         _collect(plan, list(plan.layers), formats)
+    for path, group in plan.choices.items():
+        if len(group) == 1:
+            plan.why_not_smaller[path] = _why_not_smaller(plan, path)
     return plan
 
 
@@ -164,7 +169,7 @@ def candidates_of(
     return fit_for(runtime, layer, found)
 
 
-def why_without_candidates(plan: Plan, path: str) -> str:
+def _why_not_smaller(plan: Plan, path: str) -> str:
     """Returns why a layer has no smaller candidate."""
     without_bits = plan.options.minimum_bits is None
     if without_bits and candidates_of(plan, path, (), (8,), None)[1:]:

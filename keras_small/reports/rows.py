@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 import keras
 
 from keras_small.building.assembly import Assembly, Made
-from keras_small.formats.candidates import Candidate, applications, dense_flops, input_shape
+from keras_small.formats.candidates import Candidate, applications, input_shape
 from keras_small.formats.runtime_tables import RUNTIMES
 from keras_small.goals.goal import Chosen
-from keras_small.planning.plan import Plan, why_without_candidates
+from keras_small.planning.plan import Plan
 from keras_small.planning.unreplaced import Unreplaced, unreplaced_weights
 from keras_small.reports.report import LayerReport, Report
 from keras_small.storage.adaptive_embedding import AdaptiveEmbedding
@@ -40,6 +40,7 @@ def layer_rows(
 
 def _row(plan: Plan, path: str, chosen: Chosen, made: Made | None) -> LayerReport:
     layer = plan.layers[path]
+    kept = plan.choices[path][0]
     candidate = chosen.choice[path]
     curve = tuple(map(_point, plan.choices[path]))
     call = plan.statistics[path].call
@@ -51,11 +52,11 @@ def _row(plan: Plan, path: str, chosen: Chosen, made: Made | None) -> LayerRepor
             kind=type(layer).__name__,
             weights_before=layer.count_params(),
             weights_after=layer.count_params(),
-            bytes_before=byte_count(layer),
-            bytes_after=byte_count(layer),
-            flops_before=times * dense_flops(layer),
-            flops_after=times * dense_flops(layer),
-            reason=_reason(plan, path, chosen),
+            bytes_before=kept.bytes,
+            bytes_after=kept.bytes,
+            flops_before=times * kept.flops,
+            flops_after=times * kept.flops,
+            reason=plan.why_not_smaller.get(path, chosen.why_kept),
             curve=curve,
         )
     return LayerReport(
@@ -68,10 +69,10 @@ def _row(plan: Plan, path: str, chosen: Chosen, made: Made | None) -> LayerRepor
         step=candidate.ranks[-1] if plan.options.coded else None,
         weights_before=layer.count_params(),
         weights_after=made.floating.count_params(),
-        bytes_before=byte_count(layer),
+        bytes_before=kept.bytes,
         bytes_after=byte_count(made.finished),
         error=_error(plan, path, candidate, made),
-        flops_before=times * dense_flops(layer),
+        flops_before=times * kept.flops,
         flops_after=times * candidate.flops,
         curve=curve,
         chosen=_point(candidate),
@@ -97,12 +98,6 @@ def _group_size(candidate: Candidate, coded: bool) -> int | None:
 def _error(plan: Plan, path: str, candidate: Candidate, made: Made) -> float:
     statistics = plan.statistics[path]
     return layer_error(plan.layers[path], made.finished, statistics, candidate.id_order())
-
-
-def _reason(plan: Plan, path: str, chosen: Chosen) -> str:
-    """Returns why a layer was kept."""
-    has_smaller_candidates = len(plan.choices[path]) > 1
-    return chosen.why_kept if has_smaller_candidates else why_without_candidates(plan, path)
 
 
 def _row_of_unreplaced(entry: Unreplaced) -> LayerReport:
