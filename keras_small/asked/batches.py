@@ -137,28 +137,6 @@ def iterate(data: Any) -> Iterator[Any]:
     return (tuple(batch) if isinstance(batch, list) else batch for batch in batches)
 
 
-def outputs_of(model: keras.layers.Layer, inputs: Any) -> list[np.ndarray]:
-    """Returns the flattened outputs at inference that are numbers.
-
-    The model's variables stay as they are: a stateful recurrent layer, say, changes its state in
-    each call.
-    """
-    with keras.StatelessScope():
-        outputs = model(inputs, training=False)
-    return [ops.convert_to_numpy(output) for output in numbers_of(outputs)]
-
-
-def numbers_of(outputs: Any) -> list[Any]:
-    """Returns the flattened outputs of a model that are numbers: texts cannot be compared."""
-    return [output for output in keras.tree.flatten(outputs) if _is_of_numbers(output)]
-
-
-def _is_of_numbers(output: Any) -> bool:
-    if isinstance(output, np.ndarray):
-        return output.dtype.kind not in "OSU"
-    return keras.backend.standardize_dtype(output.dtype) != "string"
-
-
 def number_of_batches(dataset: Any) -> int:
     """Returns the number of batches of an iterable, or 0 if it is not known."""
     try:

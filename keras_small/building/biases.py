@@ -25,7 +25,7 @@ from keras_small.building.assembly import Assembly
 from keras_small.planning.plan import Plan
 from keras_small.survey.comparing import Comparison
 from keras_small.survey.inventory import Inventory
-from keras_small.survey.repeated_calls import Runner
+from keras_small.survey.running import Runner
 from keras_small.survey.watching import Call, watch_calls, with_activation
 from keras_tnattn.typing import Tensor
 

@@ -20,11 +20,11 @@ from keras_small.asked.batches import (
     iterate,
     number_of_batches,
     number_of_inputs,
-    numbers_of,
 )
 from keras_small.asked.progress import tell
 from keras_small.asked.renumbering import Renumbering
 from keras_small.building.rounding import AnyRounding, rounded_values
+from keras_small.survey.running import numbers_of
 from keras_tnattn.checks import check_int
 from keras_tnattn.typing import Tensor
 

@@ -16,7 +16,8 @@ from typing import Any, ClassVar
 import keras
 import numpy as np
 
-from keras_small.asked.batches import data_errors, number_of_rows, outputs_of
+from keras_small.asked.batches import number_of_rows
+from keras_small.survey.running import outputs_on_data
 
 # From a batch of outputs, the original's and others, to a number in [0, 1] for each row.
 Change = Callable[[Sequence[Any], Sequence[Any]], np.ndarray]
@@ -271,8 +272,7 @@ class CountedRows:
         ]
         self.outputs = []
         for batch in self.batches:
-            with data_errors():
-                outputs = outputs_of(model, batch)
+            outputs = outputs_on_data(model, batch)
             counted.check_outputs(outputs)
             self.outputs.append(counted.summary(outputs))
 

@@ -17,12 +17,7 @@ from typing import Any, cast
 
 import keras
 
-from keras_small.asked.batches import (
-    are_arrays,
-    number_of_inputs,
-    number_of_rows,
-    outputs_of,
-)
+from keras_small.asked.batches import are_arrays, number_of_inputs, number_of_rows
 from keras_small.asked.data import Data, read_arrays
 from keras_small.asked.progress import tell
 from keras_small.building.assembly import Assembly
@@ -43,7 +38,7 @@ from keras_small.planning.options import Options
 from keras_small.planning.plan import Choice
 from keras_small.survey.comparing import Metric
 from keras_small.survey.inventory import Inventory
-from keras_small.survey.slices import rows_at_once
+from keras_small.survey.running import outputs_of, rows_at_once
 
 
 @dataclasses.dataclass(frozen=True)

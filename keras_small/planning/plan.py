@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_small.asked.batches import are_equal, outputs_of
+from keras_small.asked.batches import are_equal
 from keras_small.asked.data import CalibrationData
 from keras_small.asked.progress import is_told, note, tell, with_bar
 from keras_small.asked.renumbering import Renumbering
@@ -24,6 +24,7 @@ from keras_small.survey.calibration import Statistics, observe
 from keras_small.survey.copying import copy_of
 from keras_small.survey.inventory import Inventory
 from keras_small.survey.kinds import is_plain_table, is_table
+from keras_small.survey.running import outputs_of
 from keras_small.survey.sensitivity import measure_sensitivity
 from keras_small.survey.survey import Survey
 from keras_small.survey.watching import reason_to_keep

@@ -9,9 +9,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_small.asked.batches import outputs_of
 from keras_small.formats.candidates import Candidate
-from keras_small.survey.repeated_calls import Runner
+from keras_small.survey.running import Runner, outputs_of
 from keras_small.survey.sensitivity import change_of_outputs
 
 # Maximum candidates of a format that take the place of the table.

@@ -9,12 +9,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_small.asked.batches import number_of_rows, numbers_of, outputs_of
+from keras_small.asked.batches import number_of_rows
 from keras_small.asked.progress import with_bar
-from keras_small.survey.ids import check_ids, returns_logits
 from keras_small.survey.kinds import input_rows, is_table, row_size, rows_read
 from keras_small.survey.moments import SecondMoment
-from keras_small.survey.repeated_calls import Runner
+from keras_small.survey.running import Runner, check_ids, numbers_of, outputs_of, returns_logits
 from keras_small.survey.watching import Call, watch_calls
 
 # Maximum entries of all outputs that are kept.

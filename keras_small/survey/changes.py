@@ -14,10 +14,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_small.asked.batches import numbers_of
 from keras_small.survey.kinds import has_kernel, is_table
 from keras_small.survey.on_backends import gradients
-from keras_small.survey.repeated_calls import Runner
+from keras_small.survey.running import Runner, numbers_of
 from keras_small.survey.watching import Call, map_floats, watch_calls, with_activation
 from keras_tnattn.typing import Tensor
 

@@ -15,7 +15,7 @@ from keras_small.asked.data import CalibrationData
 from keras_small.asked.renumbering import Renumbering
 from keras_small.survey.copying import compile_like
 from keras_small.survey.inventory import Inventory
-from keras_small.survey.repeated_calls import Runner
+from keras_small.survey.running import Runner
 
 # Higher is better.
 Metric = Callable[[keras.Model], float]

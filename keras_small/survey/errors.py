@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_small.survey.calibration import Statistics
 from keras_small.survey.kinds import is_table, second_table
-from keras_small.survey.repeated_calls import Runner
+from keras_small.survey.running import Runner
 from keras_small.survey.watching import Call, with_activation
 from keras_tnattn.ops import low_rank
 

@@ -23,7 +23,7 @@ from keras_small.asked.progress import tell, with_bar
 from keras_small.survey.calibration import Statistics
 from keras_small.survey.changes import ADDED_PROBABILITY, Gradients, Noise, has_response
 from keras_small.survey.errors import low_rank_table
-from keras_small.survey.repeated_calls import Runner
+from keras_small.survey.running import Runner
 
 # Minimum rows, and entries of outputs, that measure a sensitivity, if the data have as many.
 _MINIMUM_ROWS = 16

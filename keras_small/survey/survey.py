@@ -10,8 +10,8 @@ from keras_small.asked.data import CalibrationData, Data
 from keras_small.survey.comparing import Comparison, Metric
 from keras_small.survey.copying import check_copy, copy_of, example_inputs
 from keras_small.survey.inventory import Inventory
+from keras_small.survey.running import cut_to_memory, fixed_rows
 from keras_small.survey.selection import select_layers
-from keras_small.survey.slices import cut_to_memory, fixed_rows
 
 
 @dataclasses.dataclass(frozen=True)

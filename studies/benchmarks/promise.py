@@ -29,8 +29,8 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from keras_small import Data, Promise, compress
-from keras_small.asked.batches import outputs_of
 from keras_small.goals.counting import CountedRows, Flips, upper_bound
+from keras_small.survey.running import outputs_of
 from keras_tnattn.layers import TensorizedSpectralAttention
 
 TRUTH_ROWS = 20_000

@@ -7,7 +7,7 @@ from compressing import compress
 
 from keras_small import Data
 from keras_small.asked.data import CalibrationData
-from keras_small.survey import calibration, sensitivity, slices
+from keras_small.survey import calibration, running, sensitivity
 from keras_small.survey.inventory import Inventory
 
 RNG = np.random.default_rng(0)
@@ -15,14 +15,14 @@ RNG = np.random.default_rng(0)
 
 def cut(model, rows, **options):
     data = CalibrationData(Data(rows, **options), 1)
-    slices.cut_to_memory(data, Inventory.of(model))
+    running.cut_to_memory(data, Inventory.of(model))
     return data
 
 
 def test_the_outputs_of_all_layers_stay_within_the_bound(monkeypatch):
     inputs = keras.Input((10,))
     model = keras.Model(inputs, keras.layers.Dense(90)(keras.layers.Dense(110)(inputs)))
-    monkeypatch.setattr(slices, "_MAXIMUM_BYTES", 10_000)  # of a row 4 x (110 + 90) = 800
+    monkeypatch.setattr(running, "_MAXIMUM_BYTES", 10_000)  # of a row 4 x (110 + 90) = 800
     rows = np.ones((64, 10), "float32")
     data = cut(model, rows)
     assert {len(batch) for batch in data.small_batches} == {12, 4}
@@ -37,8 +37,8 @@ def test_the_outputs_of_all_layers_stay_within_the_bound(monkeypatch):
 def test_compiled_runs_have_a_bound_of_their_own(rows, maximum_rows, compiled, monkeypatch):
     inputs = keras.Input((10,))
     model = keras.Model(inputs, keras.layers.Dense(90)(keras.layers.Dense(110)(inputs)))
-    monkeypatch.setattr(slices, "_MAXIMUM_BYTES", 10_000)  # 12 rows, and 50 if compiled
-    monkeypatch.setattr(slices, "_MAXIMUM_ROWS", maximum_rows)
+    monkeypatch.setattr(running, "_MAXIMUM_BYTES", 10_000)  # 12 rows, and 50 if compiled
+    monkeypatch.setattr(running, "_MAXIMUM_ROWS", maximum_rows)
     data = cut(model, np.ones((rows, 10), "float32"))
     # Of fewer than 8 runs none is compiled.
     of_torch = keras.backend.backend() == "torch"
@@ -49,7 +49,7 @@ def test_compiled_runs_have_a_bound_of_their_own(rows, maximum_rows, compiled, m
 def test_a_row_beyond_the_bound_runs_alone(monkeypatch):
     inputs = keras.Input((10,))
     model = keras.Model(inputs, keras.layers.Dense(100)(inputs))
-    monkeypatch.setattr(slices, "_MAXIMUM_BYTES", 90)
+    monkeypatch.setattr(running, "_MAXIMUM_BYTES", 90)
     data = cut(model, np.ones((64, 10), "float32"))
     assert {len(batch) for batch in data.batches} == {1}
 

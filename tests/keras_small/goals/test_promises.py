@@ -296,3 +296,16 @@ def test_models_without_classes_are_refused():
     layers = keras.Input((24,)), keras.layers.Dense(1)
     with pytest.raises(ValueError, match=r"classifier.*shape \(\d+, 1\) and dtype float32"):
         compress(keras.Sequential(layers), Promise(max_flips=0.1), data=ROWS)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="others look up some row")
+def test_wrong_ids_are_named_in_whichever_row_they_are():
+    inputs = keras.Input((2,), dtype="int32")
+    pooled = keras.layers.GlobalAveragePooling1D()(
+        keras.layers.Embedding(9, 4, name="table")(inputs)
+    )
+    model = keras.Model(inputs, keras.layers.Dense(3, activation="softmax")(pooled))
+    rows = np.zeros((400, 2), "int32")
+    rows[-1] = 9
+    with pytest.raises(ValueError, match=r"Expected ids from 0 to 8 for table\. Received: .* to 9"):
+        compress(model, Promise(max_flips=0.05), data=rows, verbose=0)

@@ -6,8 +6,7 @@ import pytest
 from conformance import assert_same_arrays
 from keras import ops
 
-from keras_small.asked.batches import outputs_of
-from keras_small.survey.repeated_calls import Runner
+from keras_small.survey.running import Runner, outputs_of
 
 IDS = np.random.default_rng(0).integers(0, 9, (4, 5))
 

@@ -1,0 +1,250 @@
+"""Runs a model on data.
+
+A run is a call of the model, or a compiled one where this pays; it has no more rows than the memory
+of its layers' outputs allows, and what fails names ids that a table does not have.
+"""
+
+import collections
+import contextlib
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_small.asked.batches import DataError, data_errors, is_out_of_memory
+from keras_small.asked.data import CalibrationData
+from keras_small.survey.graph_names import flat_layers, rename_for_graphs
+from keras_small.survey.inventory import Inventory
+from keras_small.survey.kinds import is_table
+from keras_small.survey.on_backends import compiled
+from keras_small.survey.watching import Call, watch_calls
+from keras_tnattn.errors import cause_of
+
+# Runs on inputs of the same shapes before compiling, which takes as long as a few runs, pays.
+_EAGER_RUNS = 4
+# So many runs are compiled from the first one on.
+_COMPILED_RUNS = 2 * _EAGER_RUNS
+# Of many shapes, such as those of texts of many lengths, only the first ones are compiled at once.
+_SHAPES_AT_ONCE = 2
+# A functional model that is called step by step keeps the outputs of every layer until the call
+# ends: 528 MB for MobileNetV2 and 32 pictures of 96 pixels. This is the maximum.
+_MAXIMUM_BYTES = 2**25
+# A compiled run frees outputs once they are read: MobileNetV2 takes a sixth of the memory.
+_COMPILED_FACTOR = 4
+# More rows do not make a run faster.
+_MAXIMUM_ROWS = 256
+
+Result = TypeVar("Result")
+
+
+def outputs_of(model: keras.layers.Layer, inputs: Any) -> list[np.ndarray]:
+    """Returns the flattened outputs at inference that are numbers.
+
+    The model's variables stay as they are: a stateful recurrent layer, say, changes its state in
+    each call.
+    """
+    with keras.StatelessScope():
+        outputs = model(inputs, training=False)
+    return [ops.convert_to_numpy(output) for output in numbers_of(outputs)]
+
+
+def numbers_of(outputs: Any) -> list[Any]:
+    """Returns the flattened outputs of a model that are numbers: texts cannot be compared."""
+    return [output for output in keras.tree.flatten(outputs) if _is_of_numbers(output)]
+
+
+def _is_of_numbers(output: Any) -> bool:
+    if isinstance(output, np.ndarray):
+        return output.dtype.kind not in "OSU"
+    return keras.backend.standardize_dtype(output.dtype) != "string"
+
+
+def outputs_on_data(model: keras.layers.Layer, inputs: Any) -> list[np.ndarray]:
+    """Returns the same outputs for data that may not fit the model.
+
+    Raises:
+        ValueError: If they do not; it names the table whose ids are wrong.
+    """
+    with data_errors():
+        return naming_wrong_ids(model, lambda: outputs_of(model, inputs))
+
+
+class Runner:
+    """Returns the outputs of a model at inference, without a change of its variables.
+
+    A stateful recurrent layer, say, changes its state in each call. What cannot be compiled runs
+    step by step.
+
+    Args:
+        model: The model, whose weights may be set between two runs.
+        call: Function from the inputs to a structure of tensors. Default: a call of the model.
+        runs: About how many runs there will be. Many are compiled from the first one on.
+
+    Attributes:
+        is_compiling: Whether the present run may be compiled; what fails then is tried once more
+            step by step.
+    """
+
+    def __init__(
+        self, model: keras.layers.Layer, call: Callable[[Any], Any] | None = None, runs: int = 0
+    ) -> None:
+        self._model = model
+        self._call = call or (lambda inputs: model(inputs, training=False))
+        self._runs: dict[tuple, int] = collections.Counter()
+        self._compiled = compiled(self._named_for_graphs, model.variables)
+        # JAX compiles a loop, of a recurrent layer say, in each run step by step.
+        self._at_once = runs >= _COMPILED_RUNS or keras.backend.backend() == "jax"
+        self.is_compiling = False
+
+    def __call__(self, inputs: Any) -> list[np.ndarray]:
+        """Returns the flattened outputs for some inputs, as far as they are numbers."""
+        return numbers_of(self.nested(inputs))
+
+    def nested(self, inputs: Any) -> Any:
+        """Returns the outputs for some inputs in the structure in which they were returned."""
+        arrays = keras.tree.flatten(inputs)
+        shapes = tuple((np.shape(x), str(getattr(x, "dtype", ""))) for x in arrays)
+        self._runs[shapes] += 1
+        at_once = self._at_once and shapes in itertools.islice(self._runs, _SHAPES_AT_ONCE)
+        if self._compiled is not None and (at_once or self._runs[shapes] > _EAGER_RUNS):
+            self.is_compiling = True
+            try:
+                with keras.StatelessScope():
+                    return keras.tree.map_structure(ops.convert_to_numpy, self._compiled(inputs))
+            except Exception:  # whatever a layer's own code raises
+                self._compiled = None
+            finally:
+                self.is_compiling = False
+        with keras.StatelessScope():
+            outputs = naming_wrong_ids(self._model, lambda: self._call(inputs))
+        return keras.tree.map_structure(ops.convert_to_numpy, outputs)
+
+    def _named_for_graphs(self, inputs: Any) -> Any:
+        with rename_for_graphs(self._model):
+            return self._call(inputs)
+
+
+def check_ids(ids: np.ndarray, num_rows: int, name: str) -> None:
+    """Checks that ids are those of rows of a table.
+
+    Raises:
+        DataError: If they are not.
+    """
+    if ids.size and not 0 <= ids.min() <= ids.max() < num_rows:
+        raise DataError(
+            f"Expected ids from 0 to {num_rows - 1} for {name}. "
+            f"Received: ids from {ids.min()} to {ids.max()}"
+        )
+
+
+def returns_logits(layer: keras.layers.Layer, call: Call) -> bool:
+    """Whether a call of a table returns logits and looks no rows up."""
+    return is_table(layer) and bool(call.kwargs.get("reverse", (*call.args, False)[1]))
+
+
+def naming_wrong_ids(model: keras.layers.Layer, run: Callable[[], Result]) -> Result:
+    """Returns the result of a run of a model.
+
+    A run that fails is repeated step by step with the ids checked, because errors of TensorFlow
+    name neither the table nor its size.
+
+    Raises:
+        DataError: If there are ids that a table does not have.
+    """
+    try:
+        return run()
+    except Exception as error:
+        if not isinstance(error, MemoryError) and not is_out_of_memory(error):
+            with _checking_ids(model):
+                run()
+        raise
+
+
+@contextlib.contextmanager
+def _checking_ids(model: keras.layers.Layer) -> Iterator[None]:
+    """Makes the tables of a model check the ids that they look up."""
+    tables = [layer for layer in flat_layers(model) if is_table(layer)]
+    before = [vars(table).get("call") for table in tables]
+    for table in tables:
+
+        def call(*args: Any, _table: Any = table, _call: Any = table.call, **kwargs: Any) -> Any:
+            arguments = Call(args, kwargs)
+            if not returns_logits(_table, arguments):
+                ids = ops.convert_to_numpy(arguments.first_tensor)
+                check_ids(ids, _table.input_dim, _table.name)
+            return _call(*args, **kwargs)
+
+        table.call = call
+    try:
+        yield
+    except DataError as error:  # to which Keras has added the arguments of the call
+        raise DataError(cause_of(error)) from error
+    finally:
+        for table, call in zip(tables, before, strict=True):
+            vars(table).pop("call", None)  # a run that watches it has taken it away
+            if call is not None:
+                table.call = call
+
+
+def cut_to_memory(data: CalibrationData, inventory: Inventory) -> None:
+    """Cuts data into batches that a model takes at once."""
+    fixed = fixed_rows(inventory.model)
+    if fixed is not None:
+        data.cut_whole(fixed)
+        return
+    size = _bytes_of_outputs(inventory, data.first_rows(1))
+    rows = _rows_within(_MAXIMUM_BYTES, size)
+    compiled = rows
+    if keras.backend.backend() != "torch":
+        compiled = _rows_within(_COMPILED_FACTOR * _MAXIMUM_BYTES, size)
+        # Fewer runs are not compiled.
+        compiled = min(compiled, data.rows // _COMPILED_RUNS)
+    data.cut(rows, max(rows, compiled))
+
+
+def rows_at_once(inventory: Inventory, row: Any) -> int:
+    """Returns the maximum rows of a run that keeps the outputs of all layers.
+
+    Args:
+        inventory: The model.
+        row: Inputs of one row.
+
+    Raises:
+        ValueError: If they do not fit the model.
+    """
+    fixed = fixed_rows(inventory.model)
+    if fixed is not None:
+        return fixed
+    return _rows_within(_MAXIMUM_BYTES, _bytes_of_outputs(inventory, row))
+
+
+def _rows_within(maximum_bytes: int, bytes_of_row: int) -> int:
+    return max(1, min(_MAXIMUM_ROWS, maximum_bytes // max(bytes_of_row, 1)))
+
+
+def fixed_rows(model: keras.Model) -> int | None:
+    """Returns the number of rows that each batch of a model must have, or `None` if any will do."""
+    inputs = getattr(model, "inputs", None) or []
+    return next((x.shape[0] for x in inputs if x.shape and x.shape[0] is not None), None)
+
+
+def _bytes_of_outputs(inventory: Inventory, row: Any) -> int:
+    """Returns the bytes of the outputs of all layers in a run of one row."""
+    total = 0
+
+    def watch(_path: str, _call: Call, outputs: Any) -> Any:
+        nonlocal total
+        for x in keras.tree.flatten(outputs):
+            if hasattr(x, "shape") and None not in x.shape:
+                itemsize = 8 if "64" in str(x.dtype) else 4
+                total += itemsize * math.prod(x.shape)
+        return outputs
+
+    layers = {path: place.layer for path, place in inventory.places.items()}
+    with watch_calls(layers, watch):
+        outputs_on_data(inventory.model, row)
+    return total
