@@ -18,10 +18,9 @@ from keras_small.planning.plan import make_plan
 from keras_small.reports.rows import layer_rows, report_of
 from keras_small.result import CompressionResult
 from keras_small.storage.latest import remembering
-from keras_small.survey.copying import known_objects
+from keras_small.survey.copying import check_lambdas, known_objects
 from keras_small.survey.inventory import Inventory
 from keras_small.survey.kinds import kind_of
-from keras_small.survey.lambdas import check_lambdas
 from keras_small.survey.survey import survey_of
 
 
@@ -127,9 +126,9 @@ def compress(
     goal.check(options, data)
     check_shapes(model, data)
     original = Inventory.of(model)
-    check_lambdas(original)
     layers = [place.layer for place in original.places.values()]
     options.check_selection([layer for layer in layers if kind_of(layer) is not None])
+    check_lambdas(original)
     with printing(verbose), known_objects(original), remembering():
         if coded:
             check_codable(model)

@@ -41,6 +41,12 @@ def _number_of_shapes(shapes: Any) -> int | None:
     return 1 if all(size is None or isinstance(size, int) for size in shapes) else len(shapes)
 
 
+def fixed_rows(model: keras.Model) -> int | None:
+    """Returns the number of rows that each batch of a model must have, or `None` if any will do."""
+    inputs = getattr(model, "inputs", None) or []
+    return next((x.shape[0] for x in inputs if x.shape and x.shape[0] is not None), None)
+
+
 def are_arrays(data: Any) -> bool:
     """Whether data are arrays, or a structure of arrays, and not an iterable of batches."""
     return isinstance(data, np.ndarray | dict | list | tuple) or ops.is_tensor(data)

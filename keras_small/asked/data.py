@@ -120,24 +120,28 @@ class CalibrationData:
         data: The inputs, or tuples `(inputs, labels, ...)`, as arrays with equal first sizes or as
             an iterable of batches.
         num_inputs: The number of the model's inputs, if it is known.
+        fixed_rows: The number of rows that each batch of the model must have; `None` if any will
+            do.
 
     Attributes:
+        fixed_rows: As above.
         arrays: All inputs, if they are arrays; otherwise `None`.
         batches: Batches of inputs, of 1,024 rows together or a little more, of one row each until
-            `cut` says how many fit.
+            `cut` says how many fit. If the rows of a batch are fixed, others are left out.
         small_batches: The same rows in batches for runs that keep the outputs of all layers.
         kept_ids: As in `Data`.
 
     Raises:
-        ValueError: If there are no rows, or the number of arrays does not fit the model.
+        ValueError: If there are no rows, or fewer than a batch must have, or the number of arrays
+            does not fit the model.
     """
 
-    def __init__(self, data: Data, num_inputs: int | None) -> None:
+    def __init__(self, data: Data, num_inputs: int | None, fixed_rows: int | None = None) -> None:
         self._data = data
         self._num_inputs = num_inputs
+        self.fixed_rows = fixed_rows
         self.kept_ids = data.kept_ids
         self.arrays: Any = None
-        self._whole = False
         if are_arrays(data.inputs):
             self.arrays = read_arrays(data.inputs, num_inputs)
             rows = number_of_rows(self.arrays)
@@ -153,7 +157,10 @@ class CalibrationData:
                     "Expected rows of at least one number, such as texts of one word. Received: "
                     f"an array of shape {array.shape}"
                 )
-        self.cut(1)
+        if fixed_rows is None:
+            self.cut(1)
+        else:
+            self._cut_whole(fixed_rows)
 
     def cut(self, rows: int, compiled_rows: int | None = None) -> None:
         """Cuts all batches into slices of a maximum of rows, or of the caller's batch size.
@@ -167,14 +174,8 @@ class CalibrationData:
         self.batches = Slices(self._read, self._rows)
         self.small_batches = Slices(self._read, min(rows, most))
 
-    def cut_whole(self, rows: int) -> None:
-        """Cuts all batches into slices of just so many rows, and leaves the others out.
-
-        Raises:
-            ValueError: If there are fewer rows.
-        """
+    def _cut_whole(self, rows: int) -> None:
         self._rows = rows
-        self._whole = True
         self.batches = self.small_batches = Slices(self._read, rows, whole=True)
         if not self.batches:
             raise ValueError(
@@ -187,9 +188,10 @@ class CalibrationData:
         """The number of rows of all batches."""
         return sum(len(rows) for _, rows in self._read)
 
-    def first_rows(self, rows: int) -> Any:
-        """Returns some rows of the first batch."""
-        return Slices(self._read[:1], rows)[0]
+    @property
+    def example(self) -> Any:
+        """The first row, or as many as a batch must have."""
+        return Slices(self._read[:1], self.fixed_rows or 1)[0]
 
     def _first_batches(self) -> list[Any]:
         batches = []
@@ -217,12 +219,12 @@ class CalibrationData:
             if len(rows) > _REPORT_ROWS:
                 watched = _spread(len(rows))
                 rows = (watched[:-1] + watched[1:]) // 2
-            yield from Slices([(self.arrays, rows)], self._rows, self._whole)
+            yield from Slices([(self.arrays, rows)], self._rows, whole=self.fixed_rows is not None)
         elif isinstance(self._data.inputs, Iterator) or not number_of_batches(self._data.inputs):
             yield from self.batches
         else:
             for batch in self._every_read():
-                yield from Slices([_whole(batch)], self._rows, self._whole)
+                yield from Slices([_whole(batch)], self._rows, whole=self.fixed_rows is not None)
 
 
 def _whole(batch: Any) -> tuple[Any, range]:

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_small.asked.batches import DataError, data_errors, is_out_of_memory
+from keras_small.asked.batches import DataError, data_errors, fixed_rows, is_out_of_memory
 from keras_small.asked.data import CalibrationData
 from keras_small.survey.graph_names import flat_layers, rename_for_graphs
 from keras_small.survey.inventory import Inventory
@@ -192,11 +192,9 @@ def _checking_ids(model: keras.layers.Layer) -> Iterator[None]:
 
 def cut_to_memory(data: CalibrationData, inventory: Inventory) -> None:
     """Cuts data into batches that a model takes at once."""
-    fixed = fixed_rows(inventory.model)
-    if fixed is not None:
-        data.cut_whole(fixed)
+    if data.fixed_rows is not None:
         return
-    size = _bytes_of_outputs(inventory, data.first_rows(1))
+    size = _bytes_of_outputs(inventory, data.example)
     rows = _rows_within(_MAXIMUM_BYTES, size)
     compiled = rows
     if keras.backend.backend() != "torch":
@@ -224,12 +222,6 @@ def rows_at_once(inventory: Inventory, row: Any) -> int:
 
 def _rows_within(maximum_bytes: int, bytes_of_row: int) -> int:
     return max(1, min(_MAXIMUM_ROWS, maximum_bytes // max(bytes_of_row, 1)))
-
-
-def fixed_rows(model: keras.Model) -> int | None:
-    """Returns the number of rows that each batch of a model must have, or `None` if any will do."""
-    inputs = getattr(model, "inputs", None) or []
-    return next((x.shape[0] for x in inputs if x.shape and x.shape[0] is not None), None)
 
 
 def _bytes_of_outputs(inventory: Inventory, row: Any) -> int:

@@ -2,15 +2,16 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import keras
 
-from keras_small.asked.batches import number_of_inputs
+from keras_small.asked.batches import fixed_rows, number_of_inputs
 from keras_small.asked.data import CalibrationData, Data
 from keras_small.survey.comparing import Comparison, Metric
 from keras_small.survey.copying import check_copy, copy_of, example_inputs
 from keras_small.survey.inventory import Inventory
-from keras_small.survey.running import cut_to_memory, fixed_rows
+from keras_small.survey.running import cut_to_memory
 from keras_small.survey.selection import select_layers
 
 
@@ -22,11 +23,14 @@ class Survey:
         original: The model, which is only run.
         copy: Its copy, with the layers that can be replaced.
         comparison: Compares small models with the original.
+        example: Inputs of one row, or as many as a batch must have: the first ones of the data, or
+            random ones; `None` if the shapes of the inputs are not known.
     """
 
     original: Inventory
     copy: Inventory
     comparison: Comparison
+    example: Any
 
     @property
     def data(self) -> CalibrationData | None:
@@ -38,10 +42,9 @@ class Survey:
 
     def check_call(self, small: keras.Model) -> None:
         """Calls a small model that no data have shown to work, if its inputs are known."""
-        example = example_inputs(self.original.model) if self.data is None else None
-        if example is not None:
+        if self.data is None and self.example is not None:
             with keras.StatelessScope():
-                small(example, training=False)
+                small(self.example, training=False)
 
 
 def survey_of(
@@ -63,12 +66,14 @@ def survey_of(
             not fit it.
     """
     model = original.model
-    read = None if data is None else CalibrationData(data, number_of_inputs(model))
-    example = example_inputs(model) if read is None else read.first_rows(fixed_rows(model) or 1)
+    read = None
+    if data is not None:
+        read = CalibrationData(data, number_of_inputs(model), fixed_rows(model))
+    example = example_inputs(model) if read is None else read.example
     copy = copy_of(original, example)
     if read is not None:
         cut_to_memory(read, copy)
     if example is not None:
         check_copy(model, copy.model, example if read is None else read.small_batches[0])
     select_layers(original, copy, selects, example)
-    return Survey(original, copy, Comparison(original, metric, read))
+    return Survey(original, copy, Comparison(original, metric, read), example)

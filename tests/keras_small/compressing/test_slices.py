@@ -6,6 +6,7 @@ import pytest
 from compressing import compress
 
 from keras_small import Data
+from keras_small.asked.batches import fixed_rows
 from keras_small.asked.data import CalibrationData
 from keras_small.survey import calibration, running, sensitivity
 from keras_small.survey.inventory import Inventory
@@ -14,7 +15,7 @@ RNG = np.random.default_rng(0)
 
 
 def cut(model, rows, **options):
-    data = CalibrationData(Data(rows, **options), 1)
+    data = CalibrationData(Data(rows, **options), 1, fixed_rows(model))
     running.cut_to_memory(data, Inventory.of(model))
     return data
 
