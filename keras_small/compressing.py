@@ -15,7 +15,7 @@ from keras_small.goals.goal import Goal, choose
 from keras_small.goals.search import Search
 from keras_small.planning.options import OPTIONAL_FORMATS, Filters, Options
 from keras_small.planning.plan import make_plan
-from keras_small.reports.rows import layer_rows, report_of
+from keras_small.reports.rows import report_of
 from keras_small.result import CompressionResult
 from keras_small.storage.latest import remembering
 from keras_small.survey.copying import check_lambdas, known_objects
@@ -135,17 +135,17 @@ def compress(
         to_plan, held_back = goal.hold_back(data, model)
         survey = survey_of(original, to_plan, goal.metric, options.selects)
         plan = make_plan(survey, options, goal.planned_factor)
-        builder = Builder(survey, plan)
+        builder = Builder(plan, survey.comparison)
         chosen = choose(goal, Search(builder, held_back))
         if any(not candidate.keeps_layer for candidate in chosen.choice.values()):
             tell("building the small model")
         made_layers = builder.replacements(chosen.choice)
-        rows = layer_rows(plan, chosen, made_layers)
+        report = report_of(plan, chosen, made_layers)
         assembly = chosen.assembly or builder.finish(chosen.choice, made_layers)
         survey.check_call(assembly.small.model)
         return CompressionResult(
             assembly=assembly,
-            report=report_of(model, plan, chosen, made_layers, rows, assembly),
+            report=report,
             comparison=survey.comparison,
             renumbering=renumbering_of(chosen.choice),
             promised=held_back,

@@ -185,7 +185,7 @@ class CompressionResult:
         return losses, healed
 
     def _measured(self, report: Report, model: keras.Model, equal: keras.Model) -> Report:
-        """Returns a report with the error, the metric and the size of the file of a model.
+        """Returns a report with the sizes, the error and the metric of a model.
 
         The error is that of an equal model, which may be faster because it restores no integers.
         """
@@ -193,6 +193,8 @@ class CompressionResult:
         changed = any(row.format != "kept" for row in report.layers)
         return dataclasses.replace(
             report,
+            weights_after=self._assembly.floating.model.count_params(),
+            bytes_after=byte_count(model),
             metric_before=self._comparison.metric_before,
             metric_after=self._comparison.metric_of(model),
             error=error,

@@ -46,7 +46,7 @@ class Assembly:
         floating: The model with the chosen layers as floats, equal to the integers of `small`.
         small: The finished model; `floating` itself if nothing is quantized.
         quantize: The functions that quantized layers of `small`, by path.
-        sample: As in `Plan`.
+        sample: As in `Survey`.
     """
 
     floating: Inventory
@@ -91,7 +91,8 @@ def assemble(
 
     It is a copy or, `in_place`, the model of the plan, which then cannot be used again.
     """
-    floating = plan.inventory if in_place else copy_of(plan.inventory, plan.sample)
+    sample = plan.survey.sample
+    floating = plan.inventory if in_place else copy_of(plan.inventory, sample)
     for path, new in made_layers.items():
         if choice[path].format != "dense":
             replace(floating.places[path], new.floating)
@@ -101,8 +102,8 @@ def assemble(
         if candidate.quantize is not None
     }
     finished = {path: made_layers[path].finished for path in quantize}
-    small = with_layers(floating, finished, plan.sample)
-    assembly = Assembly(floating, small, quantize, plan.sample)
+    small = with_layers(floating, finished, sample)
+    assembly = Assembly(floating, small, quantize, sample)
     start_from_integers(assembly.roundings)
     return assembly
 

@@ -16,7 +16,6 @@ from keras_small.planning.estimate import multiplications
 from keras_small.planning.plan import Choice, Plan
 from keras_small.survey.comparing import Comparison
 from keras_small.survey.copying import compile_like
-from keras_small.survey.survey import Survey
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,25 +23,21 @@ class Builder:
     """Builds small models from the choices of one plan.
 
     Attributes:
-        survey: The survey, whose comparison decides whether corrected biases are better.
         plan: The plan.
+        comparison: Decides whether corrected biases are better.
     """
 
-    survey: Survey
     plan: Plan
-
-    @property
-    def comparison(self) -> Comparison:
-        return self.survey.comparison
+    comparison: Comparison
 
     def without_metric(self) -> "Builder":
         """Returns a builder that heeds the outputs alone."""
-        return dataclasses.replace(self, survey=self.survey.without_metric())
+        return dataclasses.replace(self, comparison=self.comparison.without_metric())
 
     def unchanged(self) -> Assembly:
         """Returns the original in place of a small model."""
-        original = self.survey.original
-        return Assembly(original, original, {}, self.plan.sample)
+        original = self.comparison.original
+        return Assembly(original, original, {}, self.plan.survey.sample)
 
     def replacements(self, choice: Choice) -> dict[str, Made]:
         """Returns the replacements of the layers that a choice does not keep, by path."""
@@ -76,11 +71,11 @@ class Builder:
         return assembly
 
     def _corrected(self, choice: Choice, made_layers: dict[str, Made], in_place: bool) -> Assembly:
-        correction = BiasCorrection(self.plan, made_layers, self.survey.data)
+        correction = BiasCorrection(self.plan, made_layers, self.comparison.data)
         assembly = assemble(self.plan, choice, made_layers, in_place)
         correction.apply(self.comparison, assembly, renumbering_of(choice))
         # How it is compiled takes bytes of a file.
-        compile_like(self.survey.original, assembly.small.model)
+        compile_like(self.comparison.original, assembly.small.model)
         return assembly
 
 

@@ -1,17 +1,13 @@
 """Plans a compression: collects candidates for each layer that can be replaced."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import keras
-import numpy as np
 
-from keras_small.asked.batches import are_equal
-from keras_small.asked.data import CalibrationData
 from keras_small.asked.progress import is_told, note, tell, with_bar
-from keras_small.asked.renumbering import Renumbering
 from keras_small.formats import candidates_for
 from keras_small.formats.candidates import Candidate
 from keras_small.formats.runtime_tables import bits_for, fit_for
@@ -20,13 +16,10 @@ from keras_small.planning.options import FLOATS, Options
 from keras_small.planning.table_costs import measure_tables
 from keras_small.planning.unreplaced import check_reachable
 from keras_small.storage.sizes import byte_count
-from keras_small.survey.calibration import Statistics, observe
-from keras_small.survey.copying import copy_of
+from keras_small.survey.calibration import Statistics
 from keras_small.survey.inventory import Inventory
-from keras_small.survey.kinds import is_plain_table, is_table
-from keras_small.survey.running import outputs_of
-from keras_small.survey.sensitivity import measure_sensitivity
-from keras_small.survey.survey import Survey
+from keras_small.survey.kinds import is_table
+from keras_small.survey.survey import Survey, layer_statistics
 from keras_small.survey.watching import reason_to_keep
 
 # If integers alone make a model at most this many times as large as it may be, other candidates are
@@ -45,24 +38,30 @@ class Plan:
     """The layers that can be replaced, by path, and their candidates.
 
     Attributes:
-        inventory: A copy of the model to compress, with the layers that can be replaced.
-        total: Bytes of all weights of the original.
+        survey: The model, its copy and the data.
         options: How each layer may be replaced.
-        sample: A batch of inputs, or `None`.
         factor: How many times smaller the model is to become; infinite if that is not known.
         statistics: The observations of each layer on the data.
         choices: The candidates for each layer, the layer itself first.
         why_not_smaller: Why layers have no smaller candidate, by path.
     """
 
-    inventory: Inventory
-    total: int
+    survey: Survey
     options: Options
-    sample: Any
     factor: float
     statistics: Mapping[str, Statistics]
     choices: dict[str, list[Candidate]] = dataclasses.field(default_factory=dict)
     why_not_smaller: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def inventory(self) -> Inventory:
+        """The copy of the model to compress, with the layers that can be replaced."""
+        return self.survey.copy
+
+    @functools.cached_property
+    def total(self) -> int:
+        """Bytes of all weights of the original."""
+        return byte_count(self.survey.original.model)
 
     @property
     def layers(self) -> dict[str, keras.layers.Layer]:
@@ -97,17 +96,14 @@ def make_plan(survey: Survey, options: Options, factor: float = math.inf) -> Pla
     is_asked = factor > 1 or options.integers_of is not None
     integers_first = factor < math.inf and is_asked and options.minimum_bits is not None
     integers_suffice = integers_first and factor * options.sufficient_bits < _FLOAT_BITS
-    inventory = survey.copy
-    data = survey.data
     total = byte_count(survey.original.model)
     if 1 < factor < math.inf and not options.coded:
-        check_reachable(inventory, total, factor)
+        check_reachable(survey.copy, total, factor)
     formats = options.format_names
     factored = bool(formats) and not (integers_suffice or options.coded)
     if is_told():
         tell(describe_cost(survey, factored, options.minimum_bits))
-    sample = None if data is None else data.small_batches[0]
-    plan = Plan(inventory, total, options, sample, factor, _statistics(inventory, data))
+    plan = Plan(survey, options, factor, layer_statistics(survey))
     if integers_first:
         _collect_integers_first(plan, int(total / factor))
     else:
@@ -116,22 +112,6 @@ def make_plan(survey: Survey, options: Options, factor: float = math.inf) -> Pla
         if len(group) == 1:
             plan.why_not_smaller[path] = _why_not_smaller(plan, path)
     return plan
-
-
-def _statistics(inventory: Inventory, data: CalibrationData | None) -> dict[str, Statistics]:
-    """Observes the layers on the data, and keeps those that cannot be watched."""
-    layers = inventory.replaceable_layers
-    if data is None:
-        return {path: Statistics() for path in layers}
-    tell("running the model on the data")
-    example = data.small_batches[0]
-    statistics, outputs = observe(inventory.model, layers, data.batches, data.arrays, example)
-    watched = {path: layer for path, layer in layers.items() if not statistics[path].failure}
-    measure_sensitivity(inventory.model, watched, data, statistics, outputs)
-    inventory.keep({path: note.failure for path, note in statistics.items() if note.failure})
-    if data.kept_ids is not None:
-        _note_renumbering(inventory, statistics, data.small_batches[0], data.kept_ids)
-    return statistics
 
 
 def _collect(plan: Plan, paths: Sequence[str], formats: Sequence[str]) -> None:
@@ -145,11 +125,11 @@ def _collect(plan: Plan, paths: Sequence[str], formats: Sequence[str]) -> None:
         try:
             found = candidates_of(plan, path, formats, bits, runtime)
             layer = plan.inventory.places[path].layer
-            if plan.options.coded and plan.sample is not None and is_table(layer):
+            if plan.options.coded and plan.survey.sample is not None and is_table(layer):
                 found = measure_tables(
                     plan.inventory.model,
                     layer,
-                    plan.sample,
+                    plan.survey.sample,
                     plan.statistics[path].sensitivity,
                     found,
                 )
@@ -201,36 +181,3 @@ def _collect_integers_first(plan: Plan, budget: int) -> None:
         if minimum_size() <= budget:
             return
         _collect(plan, [path], formats)
-
-
-def _note_renumbering(
-    inventory: Inventory, statistics: Mapping[str, Statistics], sample: Any, kept_ids: int
-) -> None:
-    """Notes in the statistics of an embedding if nothing else uses the model's ids.
-
-    Raises:
-        ValueError: If these leading ids cannot stay.
-    """
-    readers = [path for path, note in statistics.items() if note.takes_model_input]
-    integers = sum(np.asarray(x).dtype.kind in "iu" for x in keras.tree.flatten(sample))
-    if len(readers) != 1 or integers != 1 or readers[0] not in inventory.replaceable:
-        return
-    (path,) = readers
-    layer = inventory.places[path].layer
-    if not is_plain_table(layer):
-        return
-    if not int(layer.mask_zero) <= kept_ids < layer.input_dim:
-        raise ValueError(
-            f"Expected kept_ids to keep {'id 0, the padding, and ' if layer.mask_zero else ''}"
-            f"fewer ids than the {layer.input_dim} of {path}. Received: kept_ids={kept_ids}"
-        )
-    # The outputs must stay when the other ids and the table change alike.
-    order = np.arange(layer.input_dim)
-    order[kept_ids:] = order[kept_ids:][::-1]
-    copy = copy_of(inventory, sample)
-    table = copy.places[path].layer
-    table.set_weights([weights[order] for weights in table.get_weights()])
-    old = outputs_of(inventory.model, sample)
-    new = outputs_of(copy.model, Renumbering(path, order)(sample))
-    if all(map(are_equal, old, new)):
-        statistics[path].kept_ids = kept_ids

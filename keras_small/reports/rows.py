@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-import keras
-
-from keras_small.building.assembly import Assembly, Made
+from keras_small.building.assembly import Made
 from keras_small.formats.candidates import Candidate, applications, input_shape
 from keras_small.formats.runtime_tables import RUNTIMES
 from keras_small.goals.goal import Chosen
@@ -29,13 +27,21 @@ _CODED = (
 _FLOAT16 = "Layers that compute in float16 stay in floats: Keras cannot scale them."
 
 
-def layer_rows(
-    plan: Plan, chosen: Chosen, made_layers: Mapping[str, Made]
-) -> tuple[LayerReport, ...]:
-    """Returns a row for each layer, before the layers are replaced by those that were made."""
+def report_of(plan: Plan, chosen: Chosen, made_layers: Mapping[str, Made]) -> Report:
+    """Returns the report of a choice, before its layers are replaced and the model is measured."""
     replaceable = [_row(plan, path, chosen, made_layers.get(path)) for path in chosen.choice]
     others = [_row_of_unreplaced(entry) for entry in unreplaced_weights(plan.inventory)]
-    return (*replaceable, *others)
+    rows = (*replaceable, *others)
+    weights = plan.survey.original.model.count_params()
+    return Report(
+        layers=rows,
+        weights_before=weights,
+        weights_after=weights,
+        bytes_before=plan.total,
+        bytes_after=plan.total,
+        promise=chosen.promise,
+        notes=(*_notes(plan, rows, made_layers), *chosen.notes),
+    )
 
 
 def _row(plan: Plan, path: str, chosen: Chosen, made: Made | None) -> LayerReport:
@@ -112,30 +118,10 @@ def _row_of_unreplaced(entry: Unreplaced) -> LayerReport:
     )
 
 
-def report_of(
-    model: keras.Model,
-    plan: Plan,
-    chosen: Chosen,
-    made_layers: Mapping[str, Made],
-    rows: tuple[LayerReport, ...],
-    assembly: Assembly,
-) -> Report:
-    """Returns the report of a finished model, before its error, metric and file are measured."""
-    return Report(
-        layers=rows,
-        weights_before=model.count_params(),
-        weights_after=assembly.floating.model.count_params(),
-        bytes_before=byte_count(model),
-        bytes_after=byte_count(assembly.small.model),
-        promise=chosen.promise,
-        notes=(*_notes(plan, rows, made_layers), *chosen.notes),
-    )
-
-
 def _notes(plan: Plan, rows: Sequence[LayerReport], made_layers: Mapping[str, Made]) -> list[str]:
     """Returns the remarks of a report."""
     options = plan.options
-    has_outputs = plan.statistics and plan.sample is not None
+    has_outputs = plan.statistics and plan.survey.sample is not None
     notes = [_OF_OUTPUTS if has_outputs else _OF_TABLES]
     if options.for_runtime is not None:
         notes.append(

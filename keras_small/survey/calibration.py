@@ -98,8 +98,6 @@ def observe(
         The summary of each layer's inputs, and the flattened outputs of the first batches.
     """
     statistics = {path: Statistics() for path in layers}
-    if not layers:
-        return {}, [outputs_of(model, batches[0])]
     calls, failures = _first_calls(model, layers, batches[0] if example is None else example)
     for path, note in statistics.items():
         note.call = calls.get(path)

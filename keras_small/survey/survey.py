@@ -1,18 +1,25 @@
-"""Surveys a model before its layers are replaced: a copy, the data, and a comparison."""
+"""Surveys a model before its layers are replaced: a copy, a comparison, and its layers on data."""
 
 import dataclasses
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
+import numpy as np
 
-from keras_small.asked.batches import fixed_rows, number_of_inputs
+from keras_small.asked.batches import are_equal, fixed_rows, number_of_inputs
 from keras_small.asked.data import CalibrationData, Data
+from keras_small.asked.progress import tell
+from keras_small.asked.renumbering import Renumbering
+from keras_small.survey.calibration import Statistics, observe
 from keras_small.survey.comparing import Comparison, Metric
 from keras_small.survey.copying import check_copy, copy_of, example_inputs
 from keras_small.survey.inventory import Inventory
-from keras_small.survey.running import cut_to_memory
+from keras_small.survey.kinds import is_plain_table
+from keras_small.survey.running import cut_to_memory, outputs_of
 from keras_small.survey.selection import select_layers
+from keras_small.survey.sensitivity import measure_sensitivity
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,9 +43,10 @@ class Survey:
     def data(self) -> CalibrationData | None:
         return self.comparison.data
 
-    def without_metric(self) -> "Survey":
-        """Returns a survey whose small models are compared by their outputs alone."""
-        return dataclasses.replace(self, comparison=self.comparison.without_metric())
+    @functools.cached_property
+    def sample(self) -> Any:
+        """A batch of the data in whose run the outputs of all layers fit; `None` without data."""
+        return None if self.data is None else self.data.small_batches[0]
 
     def check_call(self, small: keras.Model) -> None:
         """Calls a small model that no data have shown to work, if its inputs are known."""
@@ -77,3 +85,54 @@ def survey_of(
         check_copy(model, copy.model, example if read is None else read.small_batches[0])
     select_layers(original, copy, selects, example)
     return Survey(original, copy, Comparison(original, metric, read), example)
+
+
+def layer_statistics(survey: Survey) -> dict[str, Statistics]:
+    """Observes the layers of the copy on the data, and keeps those that cannot be watched."""
+    inventory = survey.copy
+    data = survey.data
+    layers = inventory.replaceable_layers
+    if data is None or not layers:
+        return {path: Statistics() for path in layers}
+    tell("running the model on the data")
+    model = inventory.model
+    statistics, outputs = observe(model, layers, data.batches, data.arrays, survey.sample)
+    watched = {path: layer for path, layer in layers.items() if not statistics[path].failure}
+    measure_sensitivity(model, watched, data, statistics, outputs)
+    inventory.keep({path: note.failure for path, note in statistics.items() if note.failure})
+    if data.kept_ids is not None:
+        _note_renumbering(survey, statistics, data.kept_ids)
+    return statistics
+
+
+def _note_renumbering(survey: Survey, statistics: Mapping[str, Statistics], kept_ids: int) -> None:
+    """Notes in the statistics of an embedding if nothing else uses the model's ids.
+
+    Raises:
+        ValueError: If these leading ids cannot stay.
+    """
+    inventory = survey.copy
+    sample = survey.sample
+    readers = [path for path, note in statistics.items() if note.takes_model_input]
+    integers = sum(np.asarray(x).dtype.kind in "iu" for x in keras.tree.flatten(sample))
+    if len(readers) != 1 or integers != 1 or readers[0] not in inventory.replaceable:
+        return
+    (path,) = readers
+    layer = inventory.places[path].layer
+    if not is_plain_table(layer):
+        return
+    if not int(layer.mask_zero) <= kept_ids < layer.input_dim:
+        raise ValueError(
+            f"Expected kept_ids to keep {'id 0, the padding, and ' if layer.mask_zero else ''}"
+            f"fewer ids than the {layer.input_dim} of {path}. Received: kept_ids={kept_ids}"
+        )
+    # The outputs must stay when the other ids and the table change alike.
+    order = np.arange(layer.input_dim)
+    order[kept_ids:] = order[kept_ids:][::-1]
+    copy = copy_of(inventory, sample)
+    table = copy.places[path].layer
+    table.set_weights([weights[order] for weights in table.get_weights()])
+    old = outputs_of(inventory.model, sample)
+    new = outputs_of(copy.model, Renumbering(path, order)(sample))
+    if all(map(are_equal, old, new)):
+        statistics[path].kept_ids = kept_ids

@@ -7,7 +7,7 @@ from compressing import Holder, compress, error_of
 from conformance import assert_same_arrays, to_numpy
 
 from keras_small import Data, Promise, Smaller, Within, logits_divergence
-from keras_small.planning import plan
+from keras_small.survey import survey
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(32, 32)).astype("float32")
@@ -152,7 +152,7 @@ def test_copies_of_shared_layers_are_named_in_a_refusal():
 
 
 def test_a_factor_beyond_the_layers_that_stay_is_refused_before_the_work(monkeypatch):
-    monkeypatch.setattr(plan, "observe", None)
+    monkeypatch.setattr(survey, "observe", None)
     model = sequential(keras.layers.Dense(32), keras.layers.Dense(32))
     message = r"a factor of at most 2.0, if nothing.*: 4,224 of 8,448 bytes .*not selected"
     with pytest.raises(ValueError, match=message):
