@@ -4,6 +4,7 @@ The changes are before the activation of a layer if it has one. Of probabilities
 count, less their mean.
 """
 
+import abc
 import contextlib
 import functools
 import math
@@ -30,7 +31,7 @@ _NOISE_SHARE = 0.05
 _SIGNS = 65521
 
 
-class _Changes:
+class _Changes(abc.ABC):
     """Runs a model whose layers' outputs are changed.
 
     Args:
@@ -48,6 +49,11 @@ class _Changes:
         self._model = model
         self._layers = layers
         self._in_logs = in_logs
+        self._run = Runner(model, self._changed)
+
+    @abc.abstractmethod
+    def _changed(self, inputs: Any) -> Any:
+        """Returns what a run computes, for the inputs of the runner."""
 
     def _outputs_with(self, change: Callable[[str, Tensor], Tensor], batch: Any) -> list[Tensor]:
         """Returns the outputs that count, with the outputs of each layer changed."""
@@ -77,7 +83,6 @@ class Noise(_Changes):
         # A number that is known when a run is compiled would be folded into constants as large as
         # the outputs of the layers.
         self._seeds = keras.random.SeedGenerator(0)
-        self._run = Runner(model, self._outputs)
 
     @functools.cached_property
     def _before(self) -> list[np.ndarray]:
@@ -104,7 +109,7 @@ class Noise(_Changes):
         shares = {path: np.float32(_NOISE_SHARE * (path in paths)) for path in self._layers}
         return self._run([self._batch, shares])
 
-    def _outputs(self, inputs: Any) -> list[Tensor]:
+    def _changed(self, inputs: Any) -> list[Tensor]:
         batch, shares = inputs
 
         def noisy(path: str, tensor: Tensor) -> Tensor:
@@ -136,7 +141,6 @@ class Gradients(_Changes):
     ) -> None:
         super().__init__(model, layers, in_logs)
         self._random = np.random.default_rng(0)
-        self._run = Runner(model, self._squares)
         self._paths: list[str] = []
         self._squared_size = 0.0
         # For noise of the size of the layer's outputs.
@@ -161,7 +165,7 @@ class Gradients(_Changes):
         for path, response in found["responses"].items():
             self.responses[path] = self.responses.get(path, 0.0) + response
 
-    def _squares(self, inputs: Any) -> dict[str, Any]:
+    def _changed(self, inputs: Any) -> dict[str, Any]:
         batch, signs = inputs
 
         def compute(note: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
