@@ -23,6 +23,25 @@ Constraint: TypeAlias = str | keras.constraints.Constraint
 Seed: TypeAlias = int | keras.random.SeedGenerator | None
 
 
+class Masks(NamedTuple):
+    """The masks of an attention's query and value, booleans, `True` for a real token.
+
+    Attributes:
+        query: `(B, T)`; `None` if all tokens are real.
+        value: `(B, S)`; likewise.
+
+    Example:
+        >>> Masks(query=None).value is None
+        True
+    """
+
+    query: Tensor | None = None
+    value: Tensor | None = None
+
+
+NO_MASKS = Masks()
+
+
 class Chunk(NamedTuple):
     """The new tokens of `N` sequences: a prompt, or the token that was just chosen.
 

@@ -298,11 +298,9 @@ LARGEST_NUMBER_OF_PARAMETERS = 7
 FUNCTIONS_OF_MANY_PARAMETERS = {
     "keras_small/compressing.py: compress",
     "keras_small/storage/base_low_rank.py: __init__",
-    "keras_tnattn/layers/base_metric_attention.py: __call__",
     "keras_tnattn/layers/base_metric_attention.py: call",
     "keras_tnattn/layers/graph_attention.py: __init__",
     "keras_tnattn/layers/graph_attention.py: call",
-    "keras_tnattn/layers/graph_attention.py: compute_output_spec",
     "keras_tnattn/layers/metric_attention.py: __init__",
     "keras_tnattn/layers/power_law_graph_attention.py: __init__",
     "keras_tnattn/layers/tensorized_graph_attention.py: __init__",

@@ -31,7 +31,7 @@ from keras.tree import map_structure
 
 from keras_tnattn.ops.masking import masked_softmax
 from keras_tnattn.ops.precision import at_least_float32, matmul
-from keras_tnattn.typing import Chunk, Shape, Tensor
+from keras_tnattn.typing import NO_MASKS, Chunk, Masks, Shape, Tensor
 
 State = dict[str, dict[str, Tensor]]
 
@@ -164,8 +164,7 @@ class AttentionAdapter(abc.ABC):
         self,
         query: Tensor,
         value: Tensor,
-        query_mask: Tensor | None = None,
-        value_mask: Tensor | None = None,
+        masks: Masks = NO_MASKS,
         training: bool | None = None,
         use_causal_mask: bool = False,
         return_details: bool = False,
@@ -175,8 +174,7 @@ class AttentionAdapter(abc.ABC):
         Args:
             query: Float tensor `(B, T, d)`.
             value: Float tensor `(B, S, d)`; the same tensor as `query` for self-attention.
-            query_mask: Boolean tensor `(B, T)`, `True` for a real token.
-            value_mask: Boolean tensor `(B, S)`, `True` for a real token.
+            masks: The masks of both.
             training: Whether dropout is active.
             use_causal_mask: Whether a position attends only to itself and earlier positions.
             return_details: Whether to also return intermediate results, such as the scores.
@@ -258,8 +256,7 @@ class KerasAttention(AttentionAdapter):
         self,
         query: Tensor,
         value: Tensor,
-        query_mask: Tensor | None = None,
-        value_mask: Tensor | None = None,
+        masks: Masks = NO_MASKS,
         training: bool | None = None,
         use_causal_mask: bool = False,
         return_details: bool = False,
@@ -270,8 +267,10 @@ class KerasAttention(AttentionAdapter):
         outputs = self.layer(
             copied,
             copied if value is query else ops.copy(value),
-            query_mask=query_mask,
-            attention_mask=None if value_mask is None else ops.cast(value_mask, "bool")[:, None, :],
+            query_mask=masks.query,
+            attention_mask=(
+                None if masks.value is None else ops.cast(masks.value, "bool")[:, None, :]
+            ),
             return_attention_scores=return_details,
             training=training,
             use_causal_mask=use_causal_mask,
@@ -358,8 +357,7 @@ class SequenceAttention(AttentionAdapter):
         self,
         query: Tensor,
         value: Tensor,
-        query_mask: Tensor | None = None,
-        value_mask: Tensor | None = None,
+        masks: Masks = NO_MASKS,
         training: bool | None = None,
         use_causal_mask: bool = False,
         return_details: bool = False,
@@ -367,7 +365,7 @@ class SequenceAttention(AttentionAdapter):
         # Keras passes `training` on to layers that accept it.
         options: dict[str, Any] = {}
         if self.layer.supports_masking and self.takes_mask:
-            options["mask"] = value_mask
+            options["mask"] = masks.value
         if use_causal_mask and self.takes_causal_mask:
             options["use_causal_mask"] = True
         if not return_details:

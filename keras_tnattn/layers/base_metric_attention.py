@@ -22,7 +22,7 @@ from keras_tnattn.layers.base_layer import BaseLayer, built_dense
 from keras_tnattn.ops.masking import apply_mask, masked_softmax
 from keras_tnattn.ops.precision import at_least_float32, leaky_relu, matmul
 from keras_tnattn.ops.rotary import rotate
-from keras_tnattn.typing import Chunk, Initializer, Shape, Tensor
+from keras_tnattn.typing import NO_MASKS, Chunk, Initializer, Masks, Shape, Tensor
 
 
 class BaseMetricAttention(BaseLayer):
@@ -342,8 +342,7 @@ class MetricAttentionAdapter(AttentionAdapter):
         self,
         query: Tensor,
         value: Tensor,
-        query_mask: Tensor | None = None,
-        value_mask: Tensor | None = None,
+        masks: Masks = NO_MASKS,
         training: bool | None = None,
         use_causal_mask: bool = False,
         return_details: bool = False,
@@ -352,8 +351,8 @@ class MetricAttentionAdapter(AttentionAdapter):
         outputs = self.layer(
             query,
             value,
-            query_mask=query_mask,
-            value_mask=value_mask,
+            query_mask=masks.query,
+            value_mask=masks.value,
             training=training,
             use_causal_mask=use_causal_mask,
             return_details=return_details,

@@ -1,5 +1,6 @@
 """Graph attention (GAT): attention of each node to its neighbors in a given graph."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import keras
@@ -259,23 +260,14 @@ class GraphAttention(SelfAttention):
         heads = self.num_heads if self.head_combination == "concat" else 1
         return (*input_shape[:2], heads * key_dim)
 
-    def compute_output_spec(
-        self,
-        inputs: Tensor,
-        adjacency: Tensor | None = None,
-        mask: Tensor | None = None,
-        return_attention_scores: bool = False,
-        training: bool | None = None,
-        inputs_mask: Tensor | None = None,
-        edges: Tensor | None = None,
-        edge_weights: Tensor | None = None,
-    ) -> Tensor:
-        spec = super().compute_output_spec(inputs, return_attention_scores=return_attention_scores)
-        if edges is None or not return_attention_scores:
-            return spec
-        outputs, scores = spec
-        batch, num_heads, length, _ = scores.shape
+    def _scores_shape(
+        self, input_shape: Shape, arguments: Mapping[str, Any]
+    ) -> tuple[int | None, ...]:
+        edges = arguments.get("edges")
+        if edges is None:
+            return super()._scores_shape(input_shape, arguments)
+        batch, length = input_shape[:2]
         count = edges.shape[-2]
         if self.self_loops:
             count = None if count is None or length is None else count + length
-        return outputs, keras.KerasTensor((batch, num_heads, count), self.compute_dtype)
+        return (batch, self.num_heads, count)

@@ -6,7 +6,7 @@ import keras
 
 from keras_tnattn.layers.base_layer import BaseLayer
 from keras_tnattn.layers.base_transformer import adapter_for
-from keras_tnattn.typing import Shape, Tensor
+from keras_tnattn.typing import Masks, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
@@ -60,7 +60,7 @@ class ResidualAttention(BaseLayer):
     def call(
         self, inputs: Tensor, mask: Tensor | None = None, training: bool | None = None
     ) -> Tensor:
-        return inputs + self._attend(inputs, inputs, mask, mask, training=training)[0]
+        return inputs + self._attend(inputs, inputs, Masks(mask, mask), training=training)[0]
 
     def compute_output_shape(self, input_shape: Shape) -> tuple[int | None, ...]:
         return tuple(input_shape)

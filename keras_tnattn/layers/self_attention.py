@@ -1,6 +1,7 @@
 """Base class of the multi-head self-attention layers."""
 
 import inspect
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import keras
@@ -49,9 +50,15 @@ class SelfAttention(BaseLayer):
         outputs = keras.KerasTensor(self.compute_output_shape(inputs.shape), self.compute_dtype)
         if not arguments.get("return_attention_scores", False):
             return outputs
-        batch, length = inputs.shape[:2]
-        scores = (batch, self.num_heads, length, length)
+        scores = self._scores_shape(inputs.shape, arguments)
         return outputs, keras.KerasTensor(scores, self.compute_dtype)
+
+    def _scores_shape(
+        self, input_shape: Shape, arguments: Mapping[str, Any]
+    ) -> tuple[int | None, ...]:
+        """Returns the shape of the scores of a call with some arguments."""
+        batch, length = input_shape[:2]
+        return (batch, self.num_heads, length, length)
 
 
 @adapter_of.register

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_tnattn.layers.base_transformer import BaseTransformerLayer, adapter_for, project_back
-from keras_tnattn.typing import Chunk, Shape, Tensor
+from keras_tnattn.typing import Chunk, Masks, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
@@ -148,8 +148,7 @@ class TransformerDecoder(BaseTransformerLayer):
             outputs, detail = self._attend_to_itself(
                 x,
                 x,
-                inputs_mask,
-                inputs_mask,
+                Masks(inputs_mask, inputs_mask),
                 training=training,
                 use_causal_mask=True,
                 return_details=return_details and self._attend_to_itself.has_details,
@@ -163,8 +162,7 @@ class TransformerDecoder(BaseTransformerLayer):
             outputs, detail = to_memory(
                 x,
                 memory,
-                inputs_mask,
-                memory_mask,
+                Masks(inputs_mask, memory_mask),
                 training=training,
                 return_details=return_details and to_memory.has_details,
             )

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_tnattn.layers.base_transformer import BaseTransformerLayer, adapter_for, project_back
-from keras_tnattn.typing import Shape, Tensor
+from keras_tnattn.typing import Masks, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
@@ -85,7 +85,7 @@ class TransformerEncoder(BaseTransformerLayer):
         def attend(x: Tensor) -> Tensor:
             nonlocal details
             outputs, details = self._attend(
-                x, x, mask, mask, training=training, return_details=return_details
+                x, x, Masks(mask, mask), training=training, return_details=return_details
             )
             return project_back(outputs, self.attention_projection)
 

@@ -14,6 +14,7 @@ from keras_tnattn.layers.base_attention import (
     SequenceAttention,
     adapter_of,
 )
+from keras_tnattn.typing import Masks
 
 
 def plga():
@@ -128,5 +129,5 @@ def test_a_mask_reaches_a_layer_that_takes_one(named):
     x, mask = tokens(2, 5, 8), np.arange(5) < np.array([[3], [5]])
     adapter = adapter_of(layer)
     adapter.build(x.shape, x.shape)
-    adapter(x, x, value_mask=mask)
+    adapter(x, x, Masks(value=mask))
     np.testing.assert_array_equal(to_numpy(masks[-1]), mask)
