@@ -299,7 +299,7 @@ class CompressionResult:
     def _count_in_file(self, path: Path, promised: PromisedRows) -> str:
         """Counts the rows held back again in a file's runtime; says the count in a sentence."""
         from keras_small.runtimes import file_outputs
-        from keras_small.runtimes.examples import example_of
+        from keras_small.runtimes.computation import example_of
 
         run = file_outputs(path)
         count = promised.count(lambda inputs: run(example_of(self.model, inputs)))

@@ -1,28 +1,115 @@
 """Writes Keras models as files for other runtimes, and tries each file before it gets its name."""
 
 import contextlib
+import dataclasses
+import importlib
+import importlib.util
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
 
-from keras_small.runtimes.computation import Computation
-from keras_small.runtimes.examples import check_numeric, example_of, examples_of, specs_of
-from keras_small.runtimes.forms import FORMS, Form, form_of
+from keras_small.runtimes.computation import (
+    Computation,
+    check_numeric,
+    example_of,
+    examples_of,
+    specs_of,
+)
 from keras_small.runtimes.tracing import plain_computation
 from keras_small.storage.sizes import byte_count
 from keras_small.storage.stand_ins import stored_matrices
 from keras_small.survey.graph_names import flat_layers, rename_for_graphs
+from keras_tnattn.checks import check_backend_among
 from keras_tnattn.errors import cause_of
 from keras_tnattn.typing import Tensors
+from keras_tnattn_runtime.extras import installation
 from keras_tnattn_runtime.folders import partial_folder
 
 # A file counts as larger than its model beyond this factor of the bytes of the weights, plus the
 # bytes of operations and names.
 _SIZE_FACTOR = 1.25
 _GRAPH_BYTES = 20_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """A form of files.
+
+    Attributes:
+        name: The name that users know.
+        runtime: The runtime of `compress(for_runtime=...)` that has its formats.
+        packages: The packages that writing and trying a file needs.
+        writers: The modules of `keras_small.runtimes` with a function `write`, by backend. Keras
+            offers more, but their tools cannot be installed, or they silently fix the length.
+        max_error: The default maximum relative error that products with integers may cause.
+    """
+
+    name: str
+    runtime: str
+    packages: tuple[str, ...]
+    writers: Mapping[str, str]
+    max_error: float = 0.0
+
+    def writer(self) -> Callable[[Any, Path, float], dict[str, str]]:
+        """Returns the function that writes the file of a computation on this backend."""
+        module = self.writers[keras.backend.backend()]
+        return importlib.import_module(f"keras_small.runtimes.{module}").write
+
+
+FORMS = {
+    "": Form(
+        "SavedModel",
+        runtime="onnxruntime",
+        packages=("tensorflow",),
+        writers={"tensorflow": "keras_file", "jax": "keras_file"},
+    ),
+    ".onnx": Form(
+        "ONNX",
+        runtime="onnxruntime",
+        packages=("onnx", "onnxruntime"),
+        writers={"tensorflow": "onnx_file", "torch": "keras_file"},
+        max_error=0.012,
+    ),
+    ".tflite": Form(
+        "LiteRT",
+        runtime="litert",
+        packages=("ai_edge_litert",),
+        writers={"tensorflow": "litert_file"},
+        max_error=0.02,
+    ),
+    ".xml": Form(
+        "OpenVINO",
+        runtime="openvino",
+        packages=("openvino", "onnx"),
+        writers={"tensorflow": "openvino_file"},
+    ),
+}
+
+
+def form_of(path: Path) -> Form:
+    """Returns the form of a new file, which this backend and the installed packages can write.
+
+    Raises:
+        ImportError: If a package is missing.
+        RuntimeError: On another backend.
+        ValueError: If the file's name ends with something else.
+    """
+    if path.suffix not in FORMS:
+        raise ValueError(
+            "Expected a file that ends with .onnx, .tflite or .xml, or a folder without a dot for "
+            f"a SavedModel. Received: path={path}"
+        )
+    form = FORMS[path.suffix]
+    check_backend_among(f"to {form.name}", *form.writers)
+    for module in form.packages:
+        if importlib.util.find_spec(module) is None:
+            raise ImportError(
+                f"Expected the package {module.replace('_', '-')}. {installation(module)}"
+            )
+    return form
 
 
 def export(

@@ -13,8 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_small.runtimes.computation import Expected
-from keras_small.runtimes.examples import example_of
+from keras_small.runtimes.computation import Expected, example_of
 from keras_small.runtimes.exporting import file_sizes
 from keras_small.runtimes.trials import outputs_of
 from keras_tnattn.typing import Tensors

@@ -26,7 +26,7 @@ from keras_small import Data, Keeping, Promise, Smaller, Within
 from keras_small.asked.renumbering import Renumbering
 from keras_small.formats.runtime_tables import RUNTIMES
 from keras_small.runtimes import file_outputs
-from keras_small.runtimes.forms import FORMS
+from keras_small.runtimes.exporting import FORMS
 from keras_small.storage.sizes import byte_count
 from keras_tnattn.errors import cause_of
 from keras_tnattn.estimator.batches import outputs_of

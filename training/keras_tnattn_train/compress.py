@@ -241,7 +241,7 @@ def _compress(args: CompressOptions) -> None:
         _check_max_drop(args)
     start_backend()  # takes seconds, so invalid input is reported first
     if args.export in FILES:
-        from keras_small.runtimes.forms import form_of
+        from keras_small.runtimes.exporting import form_of
 
         with input_errors((ImportError, RuntimeError)):
             form_of(Path(FILES[args.export]))

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import keras_small
-from keras_small.runtimes.forms import FORMS
+from keras_small.runtimes.exporting import FORMS
 
 pytestmark = pytest.mark.slow
 

@@ -14,10 +14,8 @@ from keras_small import compress, export
 from keras_small.formats import chains, low_rank
 from keras_small.formats.recurrent import quantize_cells
 from keras_small.runtimes import file_costs
-from keras_small.runtimes.computation import Expected, minimum_exact
-from keras_small.runtimes.examples import example_of
-from keras_small.runtimes.exporting import file_sizes, write_file
-from keras_small.runtimes.forms import FORMS
+from keras_small.runtimes.computation import Expected, example_of, minimum_exact
+from keras_small.runtimes.exporting import FORMS, file_sizes, write_file
 from keras_small.storage import (
     AdaptiveEmbedding,
     QuantizedLowRankEmbedding,

@@ -14,10 +14,9 @@ ort = pytest.importorskip("onnxruntime")
 
 from keras_small import compress  # noqa: E402
 from keras_small.runtimes import exporting, onnx_file  # noqa: E402
-from keras_small.runtimes.computation import Computation  # noqa: E402
-from keras_small.runtimes.examples import specs_of  # noqa: E402
+from keras_small.runtimes.computation import Computation, specs_of  # noqa: E402
 from keras_small.runtimes.onnx_convolutions import range_of  # noqa: E402
-from keras_small.runtimes.onnx_graph import OnnxGraph  # noqa: E402
+from keras_small.runtimes.onnx_file import OnnxGraph  # noqa: E402
 from keras_small.runtimes.onnx_kernels import why_not_held  # noqa: E402
 
 layers = keras.layers

@@ -11,7 +11,7 @@ pytest.importorskip("onnxruntime")
 
 from keras_small import export
 from keras_small.runtimes import trials
-from keras_small.runtimes.forms import FORMS
+from keras_small.runtimes.exporting import FORMS
 
 BACKEND = keras.backend.backend()
 SUFFIXES = [suffix for suffix, form in FORMS.items() if BACKEND in form.writers]
