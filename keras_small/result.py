@@ -10,7 +10,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_small.asked.batches import as_arrays, some_batches
+from keras_small.asked.data import as_arrays, some_batches
 from keras_small.asked.progress import printing
 from keras_small.asked.renumbering import Renumbering
 from keras_small.building.assembly import Assembly, shorten_vectors

@@ -5,8 +5,7 @@ from typing import Any
 
 import keras
 
-from keras_small.asked.batches import are_arrays, inputs_and_labels
-from keras_small.asked.data import Data
+from keras_small.asked.data import Data, are_arrays, inputs_and_labels
 
 
 def check_shapes(model: keras.Model, data: Data | None) -> None:

@@ -17,8 +17,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_small.asked.batches import number_of_rows, some_batches
-from keras_small.asked.data import CalibrationData
+from keras_small.asked.data import CalibrationData, number_of_rows, some_batches
 from keras_small.asked.progress import tell
 from keras_small.asked.renumbering import Renumbering
 from keras_small.building.assembly import Assembly

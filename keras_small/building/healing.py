@@ -11,20 +11,19 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_small.asked.batches import (
+from keras_small.asked.data import (
     are_arrays,
-    are_probabilities,
     as_arrays,
-    data_errors,
     inputs_and_labels,
     iterate,
     number_of_batches,
     number_of_inputs,
 )
+from keras_small.asked.errors import data_errors
 from keras_small.asked.progress import tell
 from keras_small.asked.renumbering import Renumbering
 from keras_small.building.rounding import AnyRounding, rounded_values
-from keras_small.survey.running import numbers_of
+from keras_small.survey.running import are_probabilities, numbers_of
 from keras_tnattn.checks import check_int
 from keras_tnattn.typing import Tensor
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import keras
 import numpy as np
 
-from keras_small.asked.batches import number_of_rows
+from keras_small.asked.data import number_of_rows
 from keras_small.survey.running import outputs_on_data
 
 # From a batch of outputs, the original's and others, to a number in [0, 1] for each row.

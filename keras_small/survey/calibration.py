@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_small.asked.batches import number_of_rows
+from keras_small.asked.data import number_of_rows
 from keras_small.asked.progress import with_bar
 from keras_small.survey.kinds import input_rows, is_table, row_size, rows_read
 from keras_small.survey.moments import SecondMoment

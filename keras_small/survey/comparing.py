@@ -10,8 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_small.asked.batches import number_of_rows
-from keras_small.asked.data import CalibrationData
+from keras_small.asked.data import CalibrationData, number_of_rows
 from keras_small.asked.renumbering import Renumbering
 from keras_small.survey.copying import compile_like
 from keras_small.survey.inventory import Inventory

@@ -15,8 +15,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_small.asked.batches import DataError, data_errors, fixed_rows, is_out_of_memory
-from keras_small.asked.data import CalibrationData
+from keras_small.asked.data import CalibrationData, fixed_rows
+from keras_small.asked.errors import DataError, data_errors, is_out_of_memory
 from keras_small.survey.graph_names import flat_layers, rename_for_graphs
 from keras_small.survey.inventory import Inventory
 from keras_small.survey.kinds import is_table
@@ -61,6 +61,32 @@ def _is_of_numbers(output: Any) -> bool:
     if isinstance(output, np.ndarray):
         return output.dtype.kind not in "OSU"
     return keras.backend.standardize_dtype(output.dtype) != "string"
+
+
+def are_equal(old: Any, new: Any) -> bool:
+    """Whether all entries of two outputs are equal but for rounding."""
+    old, new = (ops.convert_to_numpy(x).astype("float64") for x in (old, new))
+    # Column by column: masked classes, -1e9 say, must not set the measure for others.
+    columns = as_rows(old)
+    sizes = np.ma.masked_where(~np.isfinite(columns) | (columns == 0), np.abs(columns))
+    typical = np.ma.filled(np.ma.median(sizes, axis=0), 0.0)
+    return np.allclose(new, old, rtol=1e-3, atol=1e-3 * typical, equal_nan=True)
+
+
+def as_rows(outputs: np.ndarray) -> np.ndarray:
+    """Returns an output as a matrix whose columns are its last axis, or of one column."""
+    if outputs.ndim < 2:
+        return outputs.reshape(-1, 1)
+    return outputs.reshape(math.prod(outputs.shape[:-1]), outputs.shape[-1])
+
+
+def are_probabilities(outputs: Any) -> bool:
+    """Whether outputs are an array of distributions: none negative, rows of sum 1."""
+    if isinstance(outputs, dict | list | tuple) or outputs.ndim < 2 or outputs.shape[-1] < 2:
+        return False
+    half_precision = outputs.dtype.itemsize < 4
+    sums = outputs.astype("float32").sum(axis=-1)
+    return bool(outputs.min() >= 0 and np.allclose(sums, 1, atol=2e-2 if half_precision else 1e-3))
 
 
 def outputs_on_data(model: keras.layers.Layer, inputs: Any) -> list[np.ndarray]:

@@ -17,13 +17,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_small.asked.batches import are_probabilities, number_of_rows, some_batches
-from keras_small.asked.data import CalibrationData
+from keras_small.asked.data import CalibrationData, number_of_rows, some_batches
 from keras_small.asked.progress import tell, with_bar
 from keras_small.survey.calibration import Statistics
 from keras_small.survey.changes import ADDED_PROBABILITY, Gradients, Noise, has_response
 from keras_small.survey.errors import low_rank_table
-from keras_small.survey.running import Runner
+from keras_small.survey.running import Runner, are_probabilities
 
 # Minimum rows, and entries of outputs, that measure a sensitivity, if the data have as many.
 _MINIMUM_ROWS = 16

@@ -9,7 +9,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_small.asked.batches import DataError, is_out_of_memory, number_of_rows
+from keras_small.asked.data import number_of_rows
+from keras_small.asked.errors import DataError, is_out_of_memory
 from keras_tnattn.errors import cause_of
 
 

@@ -8,16 +8,17 @@ import pytest
 from compressing import compress
 from conformance import assert_same_arrays, to_numpy
 
-from keras_small.asked.batches import (
-    are_equal,
-    are_probabilities,
+from keras_small.asked.data import (
+    CalibrationData,
+    Data,
     as_arrays,
+    as_data,
     inputs_and_labels,
     iterate,
     number_of_inputs,
 )
-from keras_small.asked.data import CalibrationData, Data, as_data
 from keras_small.asked.renumbering import Renumbering
+from keras_small.survey.running import are_equal, are_probabilities
 
 RNG = np.random.default_rng(0)
 A, B, Y = (RNG.normal(size=(24, 16)).astype("float32") for _ in range(3))

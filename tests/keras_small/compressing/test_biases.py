@@ -7,7 +7,7 @@ from compressing import compress
 from conformance import to_numpy
 
 from keras_small import Data, Smaller, Within
-from keras_small.asked.batches import some_batches
+from keras_small.asked.data import some_batches
 from keras_small.building import biases
 from keras_small.building.biases import bias_of
 

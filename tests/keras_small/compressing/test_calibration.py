@@ -6,8 +6,8 @@ import pytest
 from compressing import compress
 
 from keras_small import Data, Within
-from keras_small.asked.batches import DataError
 from keras_small.asked.data import CalibrationData
+from keras_small.asked.errors import DataError
 from keras_small.survey import calibration
 
 RNG = np.random.default_rng(0)
