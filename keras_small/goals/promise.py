@@ -17,7 +17,14 @@ from typing import Any, cast
 
 import keras
 
-from keras_small.asked.data import Data, are_arrays, number_of_inputs, number_of_rows, read_arrays
+from keras_small.asked.data import (
+    Data,
+    are_arrays,
+    fixed_rows,
+    number_of_inputs,
+    number_of_rows,
+    read_arrays,
+)
 from keras_small.asked.progress import tell
 from keras_small.building.assembly import Assembly
 from keras_small.goals.counting import (
@@ -232,7 +239,7 @@ class PromisedRows:
         self.goal = goal
         self.planning_inputs, held_back = halves(inputs)
         row = keras.tree.map_structure(lambda array: array[:1], inputs)
-        rows = data.batch_size or rows_at_once(Inventory.of(model), row)
+        rows = data.batch_size or fixed_rows(model) or rows_at_once(Inventory.of(model), row)
         self.planning = CountedRows(model, self.planning_inputs, rows, goal.counted)
         self.held_back = CountedRows(model, held_back, rows, goal.counted)
 

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_small.asked.data import CalibrationData, fixed_rows
+from keras_small.asked.data import CalibrationData
 from keras_small.asked.errors import DataError, data_errors, is_out_of_memory
 from keras_small.survey.graph_names import flat_layers, rename_for_graphs
 from keras_small.survey.inventory import Inventory
@@ -240,9 +240,6 @@ def rows_at_once(inventory: Inventory, row: Any) -> int:
     Raises:
         ValueError: If they do not fit the model.
     """
-    fixed = fixed_rows(inventory.model)
-    if fixed is not None:
-        return fixed
     return _rows_within(_MAXIMUM_BYTES, _bytes_of_outputs(inventory, row))
 
 
