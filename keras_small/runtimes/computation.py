@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import keras
 import numpy as np
 
 from keras_small.runtimes.tracing import Traced, trace
+from keras_small.runtimes.trials import outputs_of
 from keras_small.storage.stand_ins import StoredMatrix
 from keras_small.survey.graph_names import flat_layers
 from keras_small.survey.inventory import places
@@ -208,6 +210,12 @@ class Expected:
             [np.asarray(keras.ops.convert_to_numpy(x)) for x in keras.tree.flatten(function(each))]
             for each in self.examples
         ]
+
+    def outputs_of_file(
+        self, file: str | os.PathLike | bytes, suffix: str | None = None
+    ) -> list[list[np.ndarray]]:
+        """Returns the outputs of a file for each example, as `trials.outputs_of` does."""
+        return outputs_of(file, self.examples, suffix)
 
     def check(self, outputs: Outputs) -> None:
         """Raises a `ValueError` if the outputs of a file differ from these."""

@@ -15,7 +15,6 @@ import numpy as np
 
 from keras_small.runtimes.computation import Expected, example_of
 from keras_small.runtimes.exporting import file_sizes
-from keras_small.runtimes.trials import outputs_of
 from keras_tnattn.typing import Tensors
 from keras_tnattn_runtime.running import RUNNERS
 
@@ -90,7 +89,7 @@ def file_costs(path: str | os.PathLike, model: keras.Model, example: Tensors = N
     example = example_of(model, example)
     measured = _measure(path, example)
     expected = Expected(lambda inputs: model(inputs, training=False), [example])
-    outputs = outputs_of(path, [example])
+    outputs = expected.outputs_of_file(path)
     return FileCosts(
         path,
         sum(file_sizes(path).values()),

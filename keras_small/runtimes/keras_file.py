@@ -9,7 +9,6 @@ import keras
 
 from keras_small.runtimes.computation import Computation, Expected, resolution_of
 from keras_small.runtimes.tracing import steps_as_rows
-from keras_small.runtimes.trials import outputs_of
 from keras_tnattn.export.signatures import write_archive
 
 
@@ -24,7 +23,7 @@ def write(wanted: Computation, path: Path, max_error: float) -> dict[str, str]:
     else:
         _write_saved_model(wanted, path)
     expected = Expected(wanted.function, wanted.examples, resolution_of(wanted.model))
-    expected.check(outputs_of(path, expected.examples))
+    expected.check(expected.outputs_of_file(path))
     return {}
 
 

@@ -17,7 +17,6 @@ from keras_small.runtimes.computation import Computation, Expected, minimum_exac
 from keras_small.runtimes.litert_kernels import Filter, change_of, content_key, filter_of
 from keras_small.runtimes.recurrent import loops_without_lists
 from keras_small.runtimes.tracing import Traced, as_function, quiet, with_constants
-from keras_small.runtimes.trials import outputs_of
 from keras_small.storage.stand_ins import StoredMatrix
 
 # The dtypes that LiteRT has no kernels for, and those that take their place.
@@ -74,7 +73,7 @@ def write(wanted: Computation, path: Path, max_error: float) -> dict[str, str]:
             continue
         expected = Expected(wanted.function, examples)
         exact = converted.file(exact=graph.matrices)
-        expected.check(outputs_of(exact.content, examples, ".tflite"))
+        expected.check(expected.outputs_of_file(exact.content, ".tflite"))
 
         def error_of(
             exact: Collection[str],
@@ -82,7 +81,7 @@ def write(wanted: Computation, path: Path, max_error: float) -> dict[str, str]:
             expected: Expected = expected,
         ) -> float:
             content = converted.file(exact).content
-            return expected.error(outputs_of(content, expected.examples, ".tflite"))
+            return expected.error(expected.outputs_of_file(content, ".tflite"))
 
         spoiling = minimum_exact(list(graph.matrices), error_of, max_error)
         if not spoiling:

@@ -180,7 +180,7 @@ def write(wanted: Computation, path: Path, max_error: float) -> dict[str, str]:
     graph = OnnxGraph(traced)
     expected = wanted.expected_outputs()
     plan = Plan(exact=graph.file(Plan()).rounding)
-    expected.check(outputs_of(graph.file(plan).content, expected.examples, ".onnx"))
+    expected.check(expected.outputs_of_file(graph.file(plan).content, ".onnx"))
     if max_error > 0 and (plan.exact or wanted.data):
         plan = choose_plan(graph, wanted, expected, max_error)
     file = graph.file(plan)
@@ -211,7 +211,7 @@ def choose_plan(
     """
 
     def error_of(plan: Plan) -> float:
-        return expected.error(outputs_of(graph.file(plan).content, expected.examples, ".onnx"))
+        return expected.error(expected.outputs_of_file(graph.file(plan).content, ".onnx"))
 
     def with_exact_products(plan: Plan) -> Plan:
         names = sorted(products | plan.convolutions)
@@ -272,7 +272,7 @@ def _coarse_products(
 
     def error_of(fine: frozenset[str]) -> float:
         file = graph.file(dataclasses.replace(plan, coarse=products - fine))
-        return expected.row_error(outputs_of(file.content, expected.examples, ".onnx"))
+        return expected.row_error(expected.outputs_of_file(file.content, ".onnx"))
 
     return products - minimum_exact(sorted(products), error_of, bound)
 

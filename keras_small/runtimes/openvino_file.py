@@ -16,7 +16,6 @@ from keras_small.runtimes.onnx_conversion import content_of, convert, node_name,
 from keras_small.runtimes.onnx_kernels import why_not_held
 from keras_small.runtimes.recurrent import fused_loops
 from keras_small.runtimes.tracing import Traced
-from keras_small.runtimes.trials import outputs_of
 from keras_small.storage.integer_groups import pack
 from keras_small.storage.stand_ins import StoredMatrix
 
@@ -35,7 +34,7 @@ def write(wanted: Computation, path: Path, max_error: float) -> dict[str, str]:
         graph = wanted.trace(why_not_held=why_not_held)
     _save(_openvino_model(graph), path)
     expected = wanted.expected_outputs()
-    expected.check(outputs_of(path, expected.examples))
+    expected.check(expected.outputs_of_file(path))
     return graph.restored
 
 
