@@ -20,7 +20,6 @@ from keras_small.result import CompressionResult
 from keras_small.storage.latest import remembering
 from keras_small.survey.copying import check_lambdas, known_objects
 from keras_small.survey.inventory import Inventory
-from keras_small.survey.kinds import kind_of
 from keras_small.survey.survey import survey_of
 
 
@@ -126,8 +125,7 @@ def compress(
     goal.check(options, data)
     check_shapes(model, data)
     original = Inventory.of(model)
-    layers = [place.layer for place in original.places.values()]
-    options.check_selection([layer for layer in layers if kind_of(layer) is not None])
+    options.check_selection(original)
     check_lambdas(original)
     with printing(verbose), known_objects(original), remembering():
         if coded:

@@ -9,6 +9,8 @@ import keras
 from keras_small.coding import arrays
 from keras_small.formats import OPTIONAL_FORMATS
 from keras_small.formats.runtime_tables import RUNTIMES
+from keras_small.survey.inventory import Inventory
+from keras_small.survey.kinds import kind_of
 
 # The widths of integers, and the one that stands for floats.
 INTEGER_BITS = (8, 4, 3, 2)
@@ -52,8 +54,9 @@ class Options:
         if self.filters is not None and not callable(self.filters):
             _check_patterns(self.filters)
 
-    def check_selection(self, layers: Sequence[keras.layers.Layer]) -> None:
-        """Refuses `filters` that select none of the layers which can be replaced."""
+    def check_selection(self, inventory: Inventory) -> None:
+        """Refuses `filters` that select none of the layers of a model which can be replaced."""
+        layers = [place.layer for place in inventory.places.values() if kind_of(place.layer)]
         if self.filters is None or not layers or any(map(self.selects, layers)):
             return
         names = ", ".join(layer.name for layer in layers[:_NAMES_IN_ERRORS])
