@@ -22,7 +22,7 @@ from keras_small.planning.options import as_tuple
 from keras_small.reports.report import Report
 from keras_small.storage.sizes import byte_count
 from keras_small.survey.comparing import Comparison
-from keras_small.survey.copying import compile_like, known_objects
+from keras_small.survey.copying import known_objects
 from keras_small.survey.inventory import Inventory
 
 _log = logging.getLogger(__name__)
@@ -181,7 +181,7 @@ class CompressionResult:
         if self._suffix == ".tnz":
             shorten_vectors(Inventory.of(healed), self._assembly.quantize)
         if healed is not self.model:
-            compile_like(self._original, healed)
+            self._comparison.compile(healed)
         return losses, healed
 
     def _measured(self, report: Report, model: keras.Model, equal: keras.Model) -> Report:

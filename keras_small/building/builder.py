@@ -15,7 +15,6 @@ from keras_small.building.biases import BiasCorrection
 from keras_small.planning.estimate import multiplications
 from keras_small.planning.plan import Choice, Plan
 from keras_small.survey.comparing import Comparison
-from keras_small.survey.copying import compile_like
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +74,7 @@ class Builder:
         assembly = assemble(self.plan, choice, made_layers, in_place)
         correction.apply(self.comparison, assembly, renumbering_of(choice))
         # How it is compiled takes bytes of a file.
-        compile_like(self.comparison.original, assembly.small.model)
+        self.comparison.compile(assembly.small.model)
         return assembly
 
 

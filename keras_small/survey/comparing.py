@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import logging
 import math
 import reprlib
 from collections.abc import Callable, Iterable
@@ -12,10 +13,11 @@ import numpy as np
 
 from keras_small.asked.data import CalibrationData, number_of_rows
 from keras_small.asked.renumbering import Renumbering
-from keras_small.survey.copying import compile_like
 from keras_small.survey.inventory import Inventory
 from keras_small.survey.running import Runner
+from keras_tnattn.errors import cause_of
 
+_log = logging.getLogger(__name__)
 # Higher is better.
 Metric = Callable[[keras.Model], float]
 _SAME_IDS = Renumbering()
@@ -87,7 +89,7 @@ class Comparison:
         except (AttributeError, ValueError):  # the first on PyTorch
             if model.compiled:
                 raise
-            compile_like(self.original, model)
+            self.compile(model)
             value = metric(model)
         if isinstance(value, str) or np.ndim(value) or not hasattr(value, "__float__"):
             raise ValueError(
@@ -98,6 +100,24 @@ class Comparison:
         if not math.isfinite(number):
             raise ValueError(f"Expected a finite metric. Received: metric(model)={value}")
         return number
+
+    def compile(self, small: keras.Model) -> None:
+        """Compiles a small model as the original is, if Keras can save the arguments.
+
+        Keras has to know the classes and functions of the original: call it in `known_objects`.
+        """
+        model = self.original.model
+        custom = type(model).compile is not keras.Model.compile
+        by_config = type(model).compile_from_config is not keras.Model.compile_from_config
+        if not model.compiled or (custom and not by_config):
+            return
+        try:
+            config = model.get_compile_config()
+            if config:
+                small.compile_from_config(config)
+        except (TypeError, ValueError) as error:
+            name = model.name
+            _log.warning("the small model is not compiled as %s is: %s", name, cause_of(error))
 
     def report_error(
         self, small: keras.Model, renumbering: Renumbering

@@ -7,7 +7,6 @@ State that is neither in a config nor in the weights, such as lookup tables and 
 import contextlib
 import dis
 import inspect
-import logging
 import types
 import warnings
 from collections.abc import Iterator, Mapping
@@ -22,8 +21,6 @@ from keras_small.survey.inventory import Inventory, contents, entries, layers_by
 from keras_small.survey.replacing import replace
 from keras_small.survey.running import outputs_of, outputs_on_data
 from keras_tnattn.errors import cause_of
-
-_log = logging.getLogger(__name__)
 
 
 def copy_of(original: Inventory, sample: Any = None) -> Inventory:
@@ -225,19 +222,3 @@ def _example(spec: Any) -> np.ndarray:
     if keras.backend.is_float_dtype(spec.dtype):
         return np.random.default_rng(0).normal(size=shape).astype("float32")
     return np.zeros(shape, spec.dtype)
-
-
-def compile_like(original: Inventory, small: keras.Model) -> None:
-    """Compiles a small model as the original is, if Keras can save the arguments."""
-    model = original.model
-    custom = type(model).compile is not keras.Model.compile
-    by_config = type(model).compile_from_config is not keras.Model.compile_from_config
-    if not model.compiled or (custom and not by_config):
-        return
-    try:
-        with known_objects(original):
-            config = model.get_compile_config()
-            if config:
-                small.compile_from_config(config)
-    except (TypeError, ValueError) as error:
-        _log.warning("the small model is not compiled as %s is: %s", model.name, cause_of(error))
