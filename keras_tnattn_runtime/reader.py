@@ -39,9 +39,9 @@ from typing import Any
 import numpy as np
 
 FORMAT = 1
-# The characters that separate words besides white space. An apostrophe belongs to its word. The
-# last one is NUL, which Keras' `StringLookup` loses at the end of a word.
-SEPARATORS = r"""[!"#$%&()*+,\-./:;<=>?@\[\\\]^_`{|}~\x00]"""
+# The characters that separate words besides white space: the punctuation of ASCII, and NUL, which
+# Keras' `StringLookup` loses at the end of a word.
+SEPARATORS = r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~\x00]"""
 # Those of `tf.strings.split`: white space of ASCII.
 BETWEEN_WORDS = rf"(?:[ \t\n\v\f\r]|{SEPARATORS})+"
 # An empty match separates two characters.

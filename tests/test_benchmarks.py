@@ -1,5 +1,8 @@
 """The scripts of benchmarks/ run to their end, at a tiny size."""
 
+import ast
+import importlib
+import pkgutil
 from pathlib import Path
 
 import keras
@@ -33,6 +36,24 @@ def test_every_script_of_make_bench_is_tried():
     words = (ROOT / "Makefile").read_text().split()
     called = {word.split("/")[1] for word in words if word.startswith("benchmarks/")}
     assert called <= SCRIPTS.keys()
+
+
+def ours(script):
+    """The modules of this repository that a script imports from, and the names that it takes."""
+    nodes = [x for x in ast.walk(ast.parse(script.read_text())) if isinstance(x, ast.ImportFrom)]
+    return [
+        (x.module, name.name) for x in nodes if x.module.startswith("keras_") for name in x.names
+    ]
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "examples", "studies/benchmarks"])
+def test_the_scripts_import_what_there_is(folder):
+    wanted = {names for script in (ROOT / folder).glob("*.py") for names in ours(script)}
+    assert wanted
+    for module, name in wanted:
+        found = importlib.import_module(module)
+        modules = [x.name for x in pkgutil.iter_modules(getattr(found, "__path__", []))]
+        assert hasattr(found, name) or name in modules, f"from {module} import {name}"
 
 
 @pytest.mark.slow

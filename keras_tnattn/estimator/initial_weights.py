@@ -88,8 +88,8 @@ def become_svm(
 ) -> bool:
     """Gives a new classifier without an attention the scores of scikit-learn's default linear SVM.
 
-    Its words are those of scikit-learn, of two letters or more and without apostrophes: `it's`
-    counts as `it`, and `a` for nothing.
+    Its words are those of scikit-learn, of two letters or more: `a` counts for nothing, and so does
+    the `s` of `it's`.
 
     An SVM divides the sum over the words of a text by the norm of the text's TF-IDF weights; the
     classifier, in its layer normalization, by the norm of its features. So most features are random

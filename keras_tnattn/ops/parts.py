@@ -65,7 +65,7 @@ def map_parts(function: Callable, tensors: Sequence[Tensor], parts: int) -> tupl
 
 
 def _runs_on_one_cpu() -> bool:
-    # Keras lists the devices of no other backend.
+    # PyTorch gained nothing from parts.
     if keras.backend.backend() not in ("jax", "tensorflow"):
         return False
     return keras.distribution.list_devices() == ["cpu:0"]

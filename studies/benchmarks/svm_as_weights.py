@@ -25,7 +25,8 @@ from keras_tnattn.estimator.initial_weights import WORD, become_svm
 from keras_tnattn.estimator.parts import ids_of, words_to_read
 from keras_tnattn.estimator.settings import Settings
 from keras_tnattn.text.words import WordVectorizer, learn_words
-from keras_tnattn_train.data.texts import load_texts, split_rows
+from keras_tnattn_train.data.texts import load_texts
+from keras_tnattn_train.data.texts.labeled import split_rows
 
 TESTED = 6000  # rows
 FEATURES = 43  # that are left for norms by 20 classes in 64 dimensions

@@ -110,7 +110,7 @@ def test_its_words_are_those_of_scikit_learn():
 
 
 def test_a_letter_may_be_a_word_of_other_scripts():
-    vocabulary = ["", "[UNK]", "a", "it's", "it", "\u6211", "don't", "_"]
+    vocabulary = ["", "[UNK]", "a", "it\u2019s", "it", "\u6211", "don", "_"]
     words = _words_of_scikit_learn(vocabulary, "words").toarray().tolist()
     assert words == [[0] * 3, [0] * 3, [0] * 3, [1, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1], [0] * 3]
     assert _words_of_scikit_learn(vocabulary, "characters").diagonal().tolist() == [1] * 8
