@@ -71,8 +71,9 @@ class WordVectorizer:
     """Turns texts into ids of words, in plain Python.
 
     Words are separated by white space and punctuation, the apostrophe included, and lower-cased;
-    characters that nobody sees, such as zero-width spaces and soft hyphens, are left out. Id 0 is padding and id 1 is any unknown word. For languages that are written without
-    spaces, each character but white space and punctuation can be a word.
+    characters that nobody sees, such as zero-width spaces and soft hyphens, are left out. Id 0 is
+    padding and id 1 is any unknown word. For languages that are written without spaces, each
+    character but white space and punctuation can be a word.
 
     Args:
         vocabulary: The words of ids 2, 3, ...
