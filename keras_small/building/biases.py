@@ -69,7 +69,8 @@ class BiasCorrection:
         before = value()
         inputs = [renumbering(batch) for batch in self.observed]
         changes = corrections(self._layers_of(equal), equal.model, inputs, self.moments)
-        former = [model.get_weights() for model in (small, floating)]
+        weights = [weight for layers in models for weight in _corrected_weights(layers)]
+        former = [np.array(ops.convert_to_numpy(weight)) for weight in weights]
         for layers in models:
             correct(layers, changes)
         after = value()
@@ -78,8 +79,8 @@ class BiasCorrection:
         if any(worse):
             metrics = f"the metric would be {-after[1]:.4f}, instead of {-before[1]:.4f}"
             tell("biases stay as they are: %s", "errors would grow" if worse[0] else metrics)
-            for model, weights in zip((small, floating), former, strict=True):
-                model.set_weights(weights)
+            for weight, array in zip(weights, former, strict=True):
+                weight.assign(array)
 
     def _layers_of(self, inventory: Inventory) -> dict[str, keras.layers.Layer]:
         """Returns the layers with biases: those that are replaced and batch normalizations."""
@@ -199,8 +200,7 @@ def _without_failures(
 
 def _is_scaled(layer: keras.layers.Layer, expected: Sequence[tuple[np.ndarray, int]]) -> bool:
     """Whether the deviation of a layer's outputs is corrected, too."""
-    normalizes = isinstance(layer, keras.layers.BatchNormalization)
-    return normalizes and layer.scale and sum(n for _, n in expected) >= _ROWS_FOR_DEVIATIONS
+    return _has_scale(layer) and sum(n for _, n in expected) >= _ROWS_FOR_DEVIATIONS
 
 
 def _correction(expected: Any, actual: Any, scaled: bool) -> tuple[Any, Any]:
@@ -229,12 +229,23 @@ def _average(found: Sequence[tuple[np.ndarray, int]]) -> np.ndarray:
     return np.average(arrays, axis=0, weights=rows).astype("float32")
 
 
+def _corrected_weights(layers: Layers) -> list[keras.Variable]:
+    """Returns the biases, and the scales of normalizations."""
+    biases = [bias_of(layer) for layer in layers.values()]
+    scales = [layer.gamma for layer in layers.values() if _has_scale(layer)]
+    return [weight for weight in (*biases, *scales) if weight is not None]
+
+
+def _has_scale(layer: keras.layers.Layer) -> bool:
+    return isinstance(layer, keras.layers.BatchNormalization) and layer.scale
+
+
 def correct(layers: Layers, changes: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
     """Multiplies the scales of normalizations, and shifts the biases of layers, by path."""
     for path, (factor, change) in changes.items():
         layer = layers[path]
         bias = bias_of(layer)
-        if isinstance(layer, keras.layers.BatchNormalization) and layer.scale:
+        if _has_scale(layer):
             layer.gamma.assign(ops.convert_to_numpy(layer.gamma) * factor.astype("float32"))
         if bias is not None:
             bias.assign((ops.convert_to_numpy(bias) * factor + change).astype("float32"))

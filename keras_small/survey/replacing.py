@@ -41,7 +41,8 @@ def become(layer: keras.layers.Layer, new: keras.layers.Layer) -> None:
     The new layer must not be used afterwards.
     """
     state = vars(new)
-    state |= {name: vars(layer)[name] for name in _NODES}
+    # Lists of their own: those that Keras tracks hold all weights of the layer before.
+    state |= {name: list(vars(layer)[name]) for name in _NODES}
     for name, value in _plain_attributes(layer).items():
         state.setdefault(name, value)
     if hasattr(new, "cell") and hasattr(layer, "units"):  # of LSTM and GRU; RNN has none

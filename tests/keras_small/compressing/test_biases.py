@@ -127,6 +127,23 @@ def test_biases_stay_if_the_metric_would_fall(capsys):
     assert (metric(small), "metric would be -" in capsys.readouterr().out) == (0, True)
 
 
+def test_normalizations_stay_if_the_metric_would_fall(capsys):
+    model = convolutional_model()
+
+    def vectors(model):
+        layers = [model.get_layer(name) for name in ("first", "second")]
+        return np.concatenate([to_numpy(x) for layer in layers for x in (layer.gamma, layer.beta)])
+
+    before = vectors(model)
+
+    def metric(small):
+        return -np.abs(vectors(small) - before).sum()
+
+    goal = Smaller(1, metric=metric)
+    small = compress(model, goal, data=IMAGES, bits=2, formats=()).model
+    assert (metric(small), "metric would be -" in capsys.readouterr().out) == (0, True)
+
+
 def test_healing_starts_from_corrected_biases():
     result = compress(dense_model(), data=INPUTS, bits=2, formats=(), verbose=0)
     before = to_numpy(result.model(INPUTS))

@@ -1,6 +1,7 @@
 """Layers become their replacements in place, in memory and when they are loaded."""
 
 import gc
+import weakref
 
 import keras
 import numpy as np
@@ -67,6 +68,18 @@ def test_replacements_are_freed_with_the_model():
     assert counts[0] >= 3
     del result
     assert living(storage.LowRankDense) == 0
+
+
+def test_the_weights_of_a_replaced_layer_are_freed():
+    model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(8)])
+    former = [weakref.ref(weight) for weight in model.layers[0].weights]
+    new = keras.layers.Dense(8)
+    new.build((None, 32))
+    (place,) = [place for place in places(model) if place.layer is model.layers[0]]
+    replace(place, new)
+    assert model(np.ones((2, 32), "float32")).shape == (2, 8)
+    gc.collect()
+    assert [weight() for weight in former] == [None, None]
 
 
 @pytest.mark.filterwarnings("ignore:`build")  # by Keras, about `Lazy`
