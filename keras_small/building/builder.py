@@ -1,6 +1,7 @@
 """Builds the small models of a plan: drafts and finished ones to try, and the last one."""
 
 import dataclasses
+from collections.abc import Iterator
 
 from keras_small.asked.progress import with_bar
 from keras_small.asked.renumbering import Renumbering
@@ -15,6 +16,7 @@ from keras_small.building.biases import BiasCorrection
 from keras_small.planning.estimate import multiplications
 from keras_small.planning.plan import Choice, Plan
 from keras_small.survey.comparing import Comparison
+from keras_small.survey.kinds import is_table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,21 +41,33 @@ class Builder:
         return Assembly(original, original, {}, self.plan.survey.sample)
 
     def replacements(self, choice: Choice) -> dict[str, Made]:
-        """Returns the replacements of the layers that a choice does not keep, by path."""
-        changed = {path: c for path, c in choice.items() if not c.keeps_layer}
-        costs = [float(multiplications(self.plan.layers[path], False)) for path in changed]
-        return {
-            path: replacement_of(self.plan.layers[path], changed[path])
-            for path in with_bar(changed, costs)
-        }
+        """Returns the replacements of the layers that the last choice does not keep, by path.
+
+        The second moment of a kernel is freed with its last layer, before tables are made.
+        """
+        made_layers = {}
+        for path, made in self._made(choice):
+            made_layers[path] = made
+            if not is_table(self.plan.layers[path]):
+                self.plan.statistics[path].second_moment = None
+        return made_layers
+
+    def _made(self, choice: Choice) -> Iterator[tuple[str, Made]]:
+        """Yields the path and the replacement of each layer that a choice does not keep."""
+        layers = self.plan.layers
+        changed = [path for path, candidate in choice.items() if not candidate.keeps_layer]
+        changed.sort(key=lambda path: is_table(layers[path]))
+        costs = [float(multiplications(layers[path], False)) for path in changed]
+        for path in with_bar(changed, costs):
+            yield path, replacement_of(layers[path], choice[path])
 
     def draft(self, choice: Choice) -> Assembly:
         """Returns the model of a choice without corrected biases."""
-        return assemble(self.plan, choice, self.replacements(choice))
+        return assemble(self.plan, choice, dict(self._made(choice)))
 
     def finished(self, choice: Choice) -> Assembly:
         """Returns the finished model of a choice, with which the plan can be used again."""
-        made_layers = self.replacements(choice)
+        made_layers = dict(self._made(choice))
         assembly = self._corrected(choice, made_layers, in_place=False)
         if self.plan.options.coded:
             shorten_vectors(assembly.small, made_layers, self.plan.options.selects)

@@ -56,12 +56,13 @@ def candidates_for(
     bits: int | None,
     factor_bits: Sequence[int | None] = (),
     least_bytes: float = 0,
+    integers: Sequence[Candidate] = (),
 ) -> list[Candidate]:
     """Returns the candidates for a layer, by decreasing size; the first is the layer itself.
 
-    Integers of a whole layer, and tables, have `bits` and more. Factors of kernels have one of
-    `factor_bits`, or `bits` if there are none. Formats that only win below `least_bytes` may be
-    left out.
+    Integers of a whole layer, and tables, have `bits` and more; `integers` are those of the whole
+    layer if they are known. Factors of kernels have one of `factor_bits`, or `bits` if there are
+    none. Formats that only win below `least_bytes` may be left out.
     """
     if layer.compute_dtype == "float16":  # which Keras' scales do not fit
         bits = None
@@ -76,8 +77,9 @@ def candidates_for(
         flops=dense_flops(layer),
         make=lambda: layer,
     )
-    smaller: list[Candidate] = []
-    for name in [known for known in FORMATS if known in ("dense", *names)]:
+    smaller = list(integers)
+    missing = names if integers else ("dense", *names)
+    for name in [known for known in FORMATS if known in missing]:
         has_factors = name in _FACTORS and not is_table(layer)
         widths = factor_bits if has_factors and factor_bits else (bits,)
         may_win = getattr(FORMATS[name], "may_win", None)

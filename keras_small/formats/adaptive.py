@@ -102,9 +102,9 @@ class _Table:
         self._places = np.argsort(self._order)
         self._mixing = _mixing(self._factors, weights.sum())
         self._basis = (np.linalg.inv(self._mixing) @ self._factors.basis).astype("float32")
-        self._levels = self._levels_to_use()
 
-    def _levels_to_use(self) -> list[_Level]:
+    def _levels(self) -> list[_Level]:
+        """Returns the levels to use, which candidates do not keep: they take much memory."""
         rank = len(self._basis)
         widths = [None] if self._bits is None else [w for w in _COORDINATE_BITS if w >= self._bits]
         ranks = sorted({max(1, round(rank * share)) for share in _DIRECTION_SHARES})
@@ -143,8 +143,9 @@ class _Table:
         Each row rises from level to level as long as that saves more loss per byte than the price.
         Sorted by what they save, these steps are all choices at all prices.
         """
-        added = np.diff([0, *(level.bytes for level in self._levels)])
-        saved = -np.diff([1.0, *(level.loss for level in self._levels)]) / added
+        levels = self._levels()
+        added = np.diff([0, *(level.bytes for level in levels)])
+        saved = -np.diff([1.0, *(level.loss for level in levels)]) / added
         steps = np.argsort(-np.outer(saved, self._importance[self._order]), None, kind="stable")
         level_of = steps // len(self._order)
         sizes = np.cumsum(added[level_of])
@@ -155,11 +156,11 @@ class _Table:
             rows = _without_small((reached - np.append(reached[1:], 0)).tolist())
             if any(rows) and rows not in seen:
                 seen.add(rows)
-                yield self._candidate(rows)
+                yield self._candidate(rows, levels)
 
-    def _candidate(self, rows: Sequence[int]) -> Candidate:
+    def _candidate(self, rows: Sequence[int], levels: Sequence[_Level]) -> Candidate:
         """Returns the candidate with some numbers of rows at each level."""
-        pairs = [(n, level) for n, level in zip(rows, self._levels, strict=True) if n]
+        pairs = [(n, level) for n, level in zip(rows, levels, strict=True) if n]
         blocks = [_Block(n, level) for n, level in reversed(pairs)]
         ends = np.cumsum([block.rows for block in blocks])
         block_of = np.searchsorted(ends, self._places[self._errors.rows], side="right")
@@ -184,25 +185,25 @@ class _Table:
             bytes=size,
             error=error,
             flops=2 * rank * self._basis.shape[1],
-            make=functools.partial(self._make, blocks),
+            make=functools.partial(self._make, [(x.rows, x.level.rank) for x in blocks]),
             quantize=quantize,
             weighted_error=weighted,
             id_order=lambda: None if self._kept_ids is None else self._order,
         )
 
-    def _make(self, blocks: Sequence[_Block]) -> AdaptiveEmbedding:
-        ranks = [block.level.rank for block in blocks]
+    def _make(self, blocks: Sequence[tuple[int, int]]) -> AdaptiveEmbedding:
+        """Returns the embedding of blocks, each of so many rows and of a rank."""
+        rows, ranks = zip(*blocks, strict=True)
         layer = AdaptiveEmbedding(
             self._layer.input_dim,
             self._layer.output_dim,
-            [block.rows for block in blocks],
+            rows,
             ranks,
             reorder_rows=self._kept_ids is None,
             **embedding_options(self._layer),
         )
         layer.build()
-        ends = np.cumsum([block.rows for block in blocks])
-        groups = np.split(self._order, ends)[: len(blocks)]
+        groups = np.split(self._order, np.cumsum(rows))[: len(blocks)]
         coordinates = [
             self._factors.coordinates[ids] @ self._mixing[:, :rank]
             for ids, rank in zip(groups, ranks, strict=True)

@@ -14,7 +14,6 @@ from keras_small.formats.recurrent import moments_of as moments_of_cells
 from keras_small.formats.recurrent import quantize_cells
 from keras_small.storage import integer_groups
 from keras_small.storage.integer_kernels import IntegerKernels
-from keras_small.storage.latest import remember_latest
 from keras_small.storage.quantized import quantized_kind, quantized_layer
 from keras_small.storage.recurrent import cells_of
 from keras_small.storage.sizes import byte_count, item_size
@@ -41,8 +40,8 @@ def candidates(
     """Returns the layer in integers of `bits`, and of more."""
     if bits is None or any(quantized_kind(cell) is None for cell in kernel_layers(layer)):
         return []
-    share = _share_left(layer, statistics)
     kernels = weighted_kernels(layer, statistics)
+    share = _share_left(kernels, statistics)
     widths = sorted(width for width in _GROUP_SIZES if width >= bits)
     pairs = [(width, group) for width in widths for group in _GROUP_SIZES[width]]
     column = max(kernel.matrix.shape[0] for kernel in kernels)
@@ -159,19 +158,22 @@ def kernel_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
 
 def rounding_error(layer: keras.layers.Layer, statistics: Statistics, bits: int) -> float:
     """Returns the relative error of a layer whose kernel has integers of `bits`."""
-    share = _share_left(layer, statistics)
-    return share * relative_error(weighted_kernels(layer, statistics), bits, GROUP)
-
-
-@remember_latest
-def _share_left(layer: keras.layers.Layer, statistics: Statistics) -> float:
-    """Returns the share of rounding errors that second moments leave, about that of all bits."""
     kernels = weighted_kernels(layer, statistics)
+    return _share_left(kernels, statistics) * relative_error(kernels, bits, GROUP)
+
+
+def _share_left(kernels: list[Kernel], statistics: Statistics) -> float:
+    """Returns the share of rounding errors that second moments leave, about that of all bits.
+
+    It is measured once for a layer, because it takes a factorization of each moment.
+    """
     if all(kernel.moment is None for kernel in kernels):
         return 1.0
-    plain = relative_error(kernels, _SHARE_BITS, GROUP)
-    better = relative_error(kernels, _SHARE_BITS, GROUP, by_moment=True)
-    return min(1.0, better / (plain or 1.0))
+    if statistics.rounding_share is None:
+        plain = relative_error(kernels, _SHARE_BITS, GROUP)
+        better = relative_error(kernels, _SHARE_BITS, GROUP, by_moment=True)
+        statistics.rounding_share = min(1.0, better / (plain or 1.0))
+    return statistics.rounding_share
 
 
 def relative_error(kernels: list[Kernel], bits: int, group: int, by_moment: bool = False) -> float:

@@ -123,7 +123,9 @@ def _collect(plan: Plan, paths: Sequence[str], formats: Sequence[str]) -> None:
     for path in with_bar(paths, costs):
         note("looking for candidates of %s", path)
         try:
-            found = candidates_of(plan, path, formats, bits, runtime)
+            former = plan.choices.get(path, ())
+            integers = [c for c in former if c.format == "dense" and not c.keeps_layer]
+            found = candidates_of(plan, path, formats, bits, runtime, integers)
             layer = plan.inventory.places[path].layer
             if plan.options.coded and plan.survey.sample is not None and is_table(layer):
                 found = measure_tables(
@@ -140,13 +142,22 @@ def _collect(plan: Plan, paths: Sequence[str], formats: Sequence[str]) -> None:
 
 
 def candidates_of(
-    plan: Plan, path: str, formats: Sequence[str], widths: Sequence[int | None], runtime: str | None
+    plan: Plan,
+    path: str,
+    formats: Sequence[str],
+    widths: Sequence[int | None],
+    runtime: str | None,
+    integers: Sequence[Candidate] = (),
 ) -> list[Candidate]:
-    """Returns the candidates for a layer, the layer itself first; see `Options.widths`."""
+    """Returns the candidates for a layer, the layer itself first; see `Options.widths`.
+
+    `integers` are those of the whole layer if they are known.
+    """
     layer = plan.inventory.places[path].layer
     *of_factors, bits = dict.fromkeys(bits_for(runtime, layer, width) for width in widths)
     least = _LEAST_PART * byte_count(layer) / plan.factor
-    found = candidates_for(layer, plan.statistics[path], formats, bits, of_factors, least)
+    statistics = plan.statistics[path]
+    found = candidates_for(layer, statistics, formats, bits, of_factors, least, integers)
     return fit_for(runtime, layer, found)
 
 

@@ -48,6 +48,8 @@ class Statistics:
             embedding was called with; `None` stands for ids that are no input of the model.
         failure: Why the layer cannot be watched, or nothing.
         factors: The factors of a table, once `errors.factors_of` has computed them.
+        rounding_share: The share of the errors of roundings that second moments leave, once
+            `formats.dense` has measured it.
     """
 
     second_moment: SecondMoment | None = None
@@ -59,6 +61,7 @@ class Statistics:
     inputs_read: set[int | None] = dataclasses.field(default_factory=set)
     failure: str = ""
     factors: Any = dataclasses.field(default=None, init=False)
+    rounding_share: float | None = dataclasses.field(default=None, init=False)
 
     @property
     def inputs(self) -> np.ndarray | None:

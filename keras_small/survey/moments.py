@@ -51,6 +51,9 @@ class SecondMoment:
     @remember_latest
     def matrix(self) -> np.ndarray:
         """Returns the moment, `(I, I)`, in float64 where float32 would overflow."""
+        return self._new_matrix()
+
+    def _new_matrix(self) -> np.ndarray:
         columns = sum(map(len, self._blocks))
         matrix = np.empty((columns, columns), self._blocks[0].dtype)
         for number, block in enumerate(self._blocks):
@@ -69,14 +72,14 @@ class SecondMoment:
         well-conditioned estimator for large-dimensional covariance matrices". Integers rounded for
         the moment itself of few rows are worse for other rows than the nearest integers.
         """
-        matrix = self.matrix()
+        matrix = self._new_matrix()  # which is changed below
         if not self.rows:
             return matrix
         size = float(np.trace(matrix, dtype="float64")) / len(matrix)
         share = self._share_of_identity(matrix, size)
-        shrunk = matrix * matrix.dtype.type(1 - share)
-        shrunk[np.diag_indices(len(shrunk))] += share * size
-        return shrunk
+        matrix *= matrix.dtype.type(1 - share)
+        matrix[np.diag_indices(len(matrix))] += share * size
+        return matrix
 
     def _share_of_identity(self, matrix: np.ndarray, size: float) -> float:
         squares = float(np.einsum("ij,ij->i", matrix, matrix, dtype="float64").sum())
