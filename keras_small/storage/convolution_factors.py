@@ -17,6 +17,8 @@ from keras_tnattn.ops import low_rank
 # The share of the mean second moment that is added to each in least squares, and if it is float32.
 _RIDGE = 1e-6
 _SINGLE_RIDGE = 1e-3
+# Larger systems of float32 are solved in it, for which they are damped enough.
+_FACTORED_IN_FLOAT64 = 1024
 # Filters on which an error is measured.
 _MEASURED_FILTERS = 128
 
@@ -203,12 +205,13 @@ class _LeastSquares:
             weighted = weighted.reshape(height, self._width, channels, size)
             gram = np.einsum("hcr,hwcs->rws", basis, weighted, optimize=True).reshape(size, size)
             del weighted
-        gram = gram.astype("float64", copy=False)
+        if size <= _FACTORED_IN_FLOAT64:
+            gram = gram.astype("float64", copy=False)
         ridge = _SINGLE_RIDGE if dtype == "float32" else _RIDGE
         gram[np.diag_indices(size)] += ridge * mean + 1e-30
         invert_factor(gram)
         self._factor = gram
-        self._products = products.reshape(size, filters).astype("float64")
+        self._products = products.reshape(size, filters).astype(gram.dtype, copy=False)
 
     def solution(self, columns: int) -> np.ndarray:
         """Returns `X` for so many leading columns of `B`, `(w, columns, F)`."""
