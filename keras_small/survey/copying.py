@@ -9,12 +9,13 @@ import dis
 import inspect
 import types
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_small.coding.archives import WEIGHTS, saved_folder
 from keras_small.survey.inventory import Inventory, contents, entries, layers_by_address
@@ -66,6 +67,23 @@ def with_layers(
     for path, layer in layers.items():
         replace(copy.places[path], layer)
     return copy
+
+
+def share_weights(original: Inventory, copy: Inventory) -> None:
+    """Lets a copy hold the arrays of a model's weights, which are then in memory once.
+
+    TensorFlow and JAX copy an array before they change it, PyTorch copies it here.
+    """
+    for layer, twin in zip(original.layers, copy.layers, strict=False):
+        for old, new in zip(layer.weights, twin.weights, strict=False):
+            if old.shape == new.shape and old.dtype == new.dtype:
+                new.assign(ops.convert_to_tensor(old))
+
+
+def own_weights(weights: Iterable[keras.Variable]) -> None:
+    """Gives weights arrays of their own: JAX takes one that is trained from all that share it."""
+    for weight in weights:
+        weight.assign(np.array(ops.convert_to_numpy(weight)))
 
 
 def _copy_states(original: Inventory, twin: Inventory) -> None:

@@ -13,7 +13,7 @@ from keras_small.asked.progress import tell
 from keras_small.asked.renumbering import Renumbering
 from keras_small.survey.calibration import Statistics, observe
 from keras_small.survey.comparing import Comparison, Metric
-from keras_small.survey.copying import check_copy, copy_of, example_inputs
+from keras_small.survey.copying import check_copy, copy_of, example_inputs, share_weights
 from keras_small.survey.inventory import Inventory
 from keras_small.survey.kinds import is_plain_table
 from keras_small.survey.running import are_equal, cut_to_memory, outputs_of
@@ -82,6 +82,7 @@ def survey_of(
         cut_to_memory(read, copy)
     if example is not None:
         check_copy(model, copy.model, example if read is None else read.small_batches[0])
+    share_weights(original, copy)
     select_layers(original, copy, selects, example)
     return Survey(original, copy, Comparison(original, metric, read), example)
 

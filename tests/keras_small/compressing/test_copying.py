@@ -8,10 +8,16 @@ import numpy as np
 import pytest
 from compressing import compress, error_of
 from conformance import saved_and_loaded, to_numpy
+from keras import ops
 from slow_cases import slow_but
 
 from keras_small import Data, Promise
-from keras_small.survey.copying import custom_objects
+from keras_small.survey.copying import (
+    copy_of,
+    custom_objects,
+    own_weights,
+    share_weights,
+)
 from keras_small.survey.inventory import Inventory
 
 RNG = np.random.default_rng(0)
@@ -328,3 +334,36 @@ def test_texts_alone_are_outputs_too():
     classes = names(keras.ops.argmax(keras.layers.Dense(3)(hidden), axis=-1))
     report = compress(keras.Model(inputs, classes), 3.0, data=ROWS, verbose=0).report
     assert (report.ratio > 3, report.error) == (True, 0)
+
+
+@pytest.mark.parametrize("options", [{"bits": 32, "formats": "low_rank"}, {"bits": 4}])
+def test_training_a_small_model_leaves_the_original(options):
+    layers = [keras.layers.Dense(48, "relu", name="replaced"), keras.layers.Dense(4, name="kept")]
+    model = keras.Sequential([keras.Input((32,)), *layers])
+    before = [np.array(to_numpy(weight)) for weight in model.weights]
+    result = compress(model, 1.5, data=ROWS, filters="replaced", verbose=0, **options)
+    assert len(result.heal(ROWS, epochs=1)) <= 1
+    result.model.compile("adam", "mse")
+    result.model.fit(ROWS, np.zeros((64, 4)), verbose=0)
+    for weight, array in zip(model.weights, before, strict=True):
+        assert np.array_equal(to_numpy(weight), array)
+    kept = result.model.get_layer("kept").kernel
+    assert not np.array_equal(to_numpy(kept), before[2])
+
+
+def test_a_copy_shares_arrays_until_it_has_its_own():
+    model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(4)])
+    original = Inventory.of(model)
+    copy = copy_of(original)
+    (kernel, _), (twin, _) = model.weights, copy.model.weights
+    assert not have_one_array(kernel, twin)
+    share_weights(original, copy)
+    assert have_one_array(kernel, twin) == (keras.backend.backend() != "torch")
+    own_weights(copy.model.weights)
+    assert not have_one_array(kernel, twin)
+    assert np.array_equal(to_numpy(kernel), to_numpy(twin))
+
+
+def have_one_array(*weights):
+    tensors = [ops.stop_gradient(ops.convert_to_tensor(weight)) for weight in weights]
+    return np.shares_memory(*map(np.asarray, tensors))
