@@ -59,14 +59,17 @@ class Comparison:
         """Returns these outputs again for a batch that was seen before, if they are small."""
         if self._known_entries > _KEPT_OUTPUTS and not self._known:
             return self.run_original(batch)
-        digest = _digest(batch)
-        outputs = self._known.get(digest)
+        outputs = self._known.get(_digest(batch))
         if outputs is None:
             outputs = self.run_original(batch)
-            self._known_entries += sum(array.size for array in outputs)
-            if self._known_entries <= _KEPT_OUTPUTS:
-                self._known[digest] = outputs
+            self.remember(batch, outputs)
         return outputs
+
+    def remember(self, batch: Any, outputs: list[np.ndarray]) -> None:
+        """Keeps the original's outputs for a batch, if they are small."""
+        self._known_entries += sum(array.size for array in outputs)
+        if self._known_entries <= _KEPT_OUTPUTS:
+            self._known[_digest(batch)] = outputs
 
     def without_metric(self) -> "Comparison":
         """Returns a comparison of the outputs alone."""

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from compressing import compress
 
 from keras_small.survey import comparing
 from keras_small.survey.comparing import Comparison
@@ -70,3 +71,20 @@ def test_batches_are_told_apart():
     arrays += [np.array([text], object) for text in ("a", "b")]
     assert len({comparing._digest(array) for array in arrays}) == len(arrays)
     assert comparing._digest(np.zeros((4, 4))[::2]) == comparing._digest(np.zeros((2, 4)))
+
+
+def test_compress_does_not_run_the_original_again_on_what_it_observed():
+    seen = []
+
+    class Counting(keras.layers.Layer):
+        def call(self, inputs):
+            seen.append(self)
+            return inputs
+
+    model = keras.Sequential([keras.Input((32,)), Counting(), keras.layers.Dense(32)])
+    seen.clear()
+    data = np.random.default_rng(0).normal(size=(64, 32)).astype("float32")
+    result = compress(model, bits=4, data=data, verbose=0)
+    assert 0 < result.report.error < 0.2
+    # When the copy is compared with it.
+    assert seen.count(model.layers[0]) == 1
