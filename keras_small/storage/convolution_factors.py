@@ -198,13 +198,8 @@ class _LeastSquares:
             gram = np.kron(np.einsum("hcr,hcs->rs", basis, basis), np.eye(self._width))
         else:
             mean = np.trace(moment) / len(moment)
-            rows = moment.reshape(-1, height, self._width, channels)
-            # `M B`, `(h w C, r, v)`.
-            weighted = np.einsum("phvc,hcr->prv", rows, basis, optimize=True).reshape(-1, size)
-            products = weighted.T @ target.reshape(-1, filters)
-            weighted = weighted.reshape(height, self._width, channels, size)
-            gram = np.einsum("hcr,hwcs->rws", basis, weighted, optimize=True).reshape(size, size)
-            del weighted
+            products, gram = self._products_by_offset(basis, target, moment)
+        gram = gram.reshape(size, size)
         if size <= _FACTORED_IN_FLOAT64:
             gram = gram.astype("float64", copy=False)
         ridge = _SINGLE_RIDGE if dtype == "float32" else _RIDGE
@@ -212,6 +207,28 @@ class _LeastSquares:
         invert_factor(gram)
         self._factor = gram
         self._products = products.reshape(size, filters).astype(gram.dtype, copy=False)
+
+    def _products_by_offset(
+        self, basis: np.ndarray, target: np.ndarray, moment: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns `B^T M target`, `(r, w, F)`, and `B^T M B`, `(r, w, r, w)`.
+
+        One offset of `M B` at a time, so that little but the result is as large as the moment.
+        """
+        height, width, channels, filters = target.shape
+        rank = basis.shape[-1]
+        columns = basis.reshape(-1, rank)
+        patches = moment.reshape(-1, height, width, channels)
+        products = np.empty((rank, width, filters), basis.dtype)
+        gram = np.empty((rank, width, rank, width), basis.dtype)
+        for offset in range(width):
+            weighted = patches[:, :, offset].reshape(len(patches), -1) @ columns
+            products[:, offset] = weighted.T @ target.reshape(-1, filters)
+            weighted = weighted.reshape(height, width, channels, rank)
+            for other in range(width):
+                rows = weighted[:, other].reshape(-1, rank)
+                gram[:, other, :, offset] = columns.T @ rows
+        return products, gram
 
     def solution(self, columns: int) -> np.ndarray:
         """Returns `X` for so many leading columns of `B`, `(w, columns, F)`."""
