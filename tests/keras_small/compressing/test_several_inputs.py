@@ -133,7 +133,9 @@ def test_every_model_goes_through(make, bits, tmp_path):
         result = compress(model, Within(0.9), data=rows, bits=bits, verbose=0)
         assert result.report.ratio > 1
         reasons = {row.reason for row in result.report.layers}
-        assert not [reason for reason in reasons if "cannot be watched" in reason]
+        # JAX compiles the loop in which a cell calls its layers.
+        in_a_loop = make is of_own_cell and keras.backend.backend() == "jax"
+        assert in_a_loop == any("cannot be watched" in reason for reason in reasons)
     assert result.report.error == pytest.approx(error_of(model, result.model, data), rel=1e-3)
     saved_and_loaded(result.model, data, tmp_path)
 
