@@ -3,12 +3,14 @@
     python benchmarks/compress_sizes.py
     python benchmarks/compress_sizes.py --models mobilenet resnet --ways compress ort_int8
     KERAS_BACKEND=jax python benchmarks/compress_sizes.py --models digits bilstm
+    python benchmarks/compress_sizes.py --growth
 
 Each way of making each model smaller runs in a process of its own. The seconds are those of the
 processor, without imports and the making of the model. The peak is that of the memory which the
 process itself holds, without the pages of files, sampled every 5 ms; the start is what it held
 before. The last column is the time that `compress` expected by the clock. Weights and inputs are
-random, of seed 0, so that nothing is fetched.
+random, of seed 0, so that nothing is fetched. `--growth` compresses one encoder with twice as many
+blocks each time, and with four times as many rows.
 """
 
 import argparse
@@ -113,6 +115,12 @@ MODELS = {
     "bilstm": (bilstm, 8),
 }
 
+# One encoder, with more blocks and with more rows.
+GROWTH = {
+    **{f"blocks_{n}": (encoder(n, 384, words=4000), 8) for n in (2, 4, 8, 16)},
+    **{f"rows_{n}": (encoder(2, 384, rows=n, words=4000), 8) for n in (16, 64, 256, 1024)},
+}
+
 
 def compress(model, data, factor):
     import keras_small
@@ -176,7 +184,7 @@ def measure(name, way):
     import keras_small  # noqa: F401
 
     keras.utils.set_random_seed(0)
-    make, factor = MODELS[name]
+    make, factor = {**MODELS, **GROWTH}[name]
     model, data = make()
     weights = sum(int(np.prod(w.shape)) for w in model.weights) * 4
     seconds = time.process_time()
@@ -197,11 +205,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
+    parser.add_argument("--growth", action="store_true", help="encoders of four sizes and rows")
     parser.add_argument("--only", nargs=2, metavar=("MODEL", "WAY"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.only:
         print(json.dumps(measure(*arguments.only)))
         return
+    if arguments.growth:
+        arguments.models = list(GROWTH)
+        arguments.ways = ["compress"]
     print(
         f"{'model':14}{'way':12}{'MB':>8}{'cpu s':>8}{'clock s':>9}{'start GB':>10}{'peak GB':>9}"
         f"{'times':>7}{'error':>8}  expected"
