@@ -16,7 +16,7 @@ from keras_small.building.rounding import (
 )
 from keras_small.formats.candidates import Candidate, copy_layer
 from keras_small.planning.plan import Plan
-from keras_small.survey.copying import copy_of, own_weights, with_layers
+from keras_small.survey.copying import copy_of, with_layers
 from keras_small.survey.inventory import Inventory
 from keras_small.survey.replacing import replace
 
@@ -105,9 +105,6 @@ def assemble(
     small = with_layers(floating, finished, sample)
     assembly = Assembly(floating, small, quantize, sample)
     start_from_integers(assembly.roundings)
-    if in_place:
-        restored = {id(rounding.variable) for rounding in assembly.roundings}
-        own_weights([x for x in floating.model.weights if id(x) not in restored])
     return assembly
 
 

@@ -9,7 +9,7 @@ import dis
 import inspect
 import types
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,18 +72,15 @@ def with_layers(
 def share_weights(original: Inventory, copy: Inventory) -> None:
     """Lets a copy hold the arrays of a model's weights, which are then in memory once.
 
-    TensorFlow and JAX copy an array before they change it, PyTorch copies it here.
+    On TensorFlow alone, which copies an array before it changes one that others hold: JAX takes
+    arrays away from all that hold them where a model is trained or evaluated.
     """
+    if keras.backend.backend() != "tensorflow":
+        return
     for layer, twin in zip(original.layers, copy.layers, strict=False):
         for old, new in zip(layer.weights, twin.weights, strict=False):
             if old.shape == new.shape and old.dtype == new.dtype:
                 new.assign(ops.convert_to_tensor(old))
-
-
-def own_weights(weights: Iterable[keras.Variable]) -> None:
-    """Gives weights arrays of their own: JAX takes one that is trained from all that share it."""
-    for weight in weights:
-        weight.assign(np.array(ops.convert_to_numpy(weight)))
 
 
 def _copy_states(original: Inventory, twin: Inventory) -> None:
