@@ -280,7 +280,8 @@ def test_an_unknown_length_chooses_at_run_time(monkeypatch):
     import tensorflow as tf
 
     def which(state):
-        return state.band.join(ops.zeros_like(state.values) + float(state.band.num_offsets > 0))
+        banded = float(state.band.num_offsets > 0)
+        return (state.band.join(ops.zeros_like(state.values) + banded),)
 
     monkeypatch.setattr(spectral_filter, "_forward", which)
     layer = TensorizedSpectralAttention(2, damping=0.2)
