@@ -15,6 +15,8 @@ from keras_tnattn.typing import Tensor
 
 # The numbers that a part may read and write: 3.2 MB in float32. Fewer are no faster.
 _NUMBERS = 800_000
+# Fewer parts gain less than it costs to compute scores anew in the backward pass.
+_FEWEST_PARTS = 4
 _MOST_PARTS = 16  # so that the graphs of TensorFlow, which have each part, stay small
 
 
@@ -34,7 +36,9 @@ def count_parts(sequences: Tensor, numbers: Tensor) -> int:
     """
     if not (isinstance(sequences, int) and isinstance(numbers, int) and _runs_on_one_cpu()):
         return 1
-    wanted = max(min(-(-sequences * numbers // _NUMBERS), _MOST_PARTS), 1)
+    wanted = min(-(-sequences * numbers // _NUMBERS), _MOST_PARTS)
+    if wanted < _FEWEST_PARTS:
+        return 1
     return next((n for n in range(wanted, 2 * wanted) if sequences % n == 0), 1)
 
 

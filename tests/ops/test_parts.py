@@ -18,6 +18,8 @@ def on_one_cpu(monkeypatch):
     ("sequences", "numbers", "expected"),
     [
         (64, 1000, 1),  # small work
+        (64, 37_500, 1),  # 3 parts
+        (64, 37_501, 4),
         (64, 100_000, 8),
         (62, 200_000, 31),  # 16 does not divide it
         (61, 200_000, 1),  # nothing near 16 does
@@ -76,7 +78,6 @@ def test_the_filter_and_its_gradients_do_not_depend_on_parts(
     )
     whole = computed(10**9)
     assert not mapped
-    for one, other in zip(computed(5000), whole, strict=True):
+    for one, other in zip(computed(2500), whole, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
-    assert mapped
-    assert set(mapped) <= {2, 3}
+    assert set(mapped) == {6}
