@@ -1,5 +1,6 @@
 """Products of sequences with banded matrices that are given by their block diagonals."""
 
+import math
 from collections.abc import Sequence
 
 from keras import ops
@@ -31,9 +32,7 @@ class BlockBand:
         self.block = block
         self.num_offsets = num_offsets
         self.blocks = 1 if num_offsets == 0 else -(-self.length // block)
-        self.sequences = 1
-        for size in self.lead:
-            self.sequences = self.sequences * size
+        self.sequences = math.prod(self.lead)
 
     def split(self, x: Tensor) -> Tensor:
         """Returns the blocks `(blocks, b, J)` of `x`, `(..., L, J)`."""

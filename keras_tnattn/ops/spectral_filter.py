@@ -25,7 +25,8 @@ of Horner's rule (`U_{F-1} = alpha_{F-1} V`, `U_k = alpha_k V + Psi U_{k+1}`, `Y
     dK = (D + D^T) K                                  d Omega = Theta * P
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -256,7 +257,7 @@ def _blocked_filter(
         *lead, length, _ = ops.shape(keys)
         scores = (num_offsets + 1) * block
         numbers = length * (scores + 2 * keys.shape[-1] + values.shape[-1])
-        parts = count_parts(_product(lead), numbers)
+        parts = count_parts(math.prod(lead), numbers)
         if parts > 1:
             return _filter_in_parts(inputs, diagonals, block, symmetric, parts)
     band = BlockBand(ops.shape(keys), block, num_offsets)
@@ -369,7 +370,7 @@ def _diagonals(
         if len(adjacency.shape) > 2:
             *lead, length, _ = ops.shape(keys)
             adjacency = ops.broadcast_to(adjacency, (*lead, length, length))
-            adjacency = ops.reshape(adjacency, (_product(lead), length, length))
+            adjacency = ops.reshape(adjacency, (math.prod(lead), length, length))
         return [adjacency]
     side = "earlier" if causal else "both"
     dtype = at_least_float32(dtype) if graph.bandwidth is None else dtype
@@ -478,13 +479,6 @@ def _damp(scores: Tensor, adjacency: Tensor) -> Tensor:
 
 def _side_by_side(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=-1)
-
-
-def _product(sizes: Sequence) -> Tensor:
-    product: Tensor = 1
-    for size in sizes:
-        product = product * size
-    return product
 
 
 def _dtype(x: Tensor) -> str:
