@@ -43,7 +43,8 @@ class Builder:
     def replacements(self, choice: Choice) -> dict[str, Made]:
         """Returns the replacements of the layers that the last choice does not keep, by path.
 
-        The second moment of a kernel is freed with its last layer, before tables are made.
+        The second moment of a kernel is freed once no replaced layer needs it, unless a layer that
+        is kept has it, too. Tables are made last.
         """
         made_layers = {}
         for path, made in self._made(choice):

@@ -66,7 +66,7 @@ class Comparison:
         return outputs
 
     def remember(self, batch: Any, outputs: list[np.ndarray]) -> None:
-        """Keeps the original's outputs for a batch, if they are small."""
+        """Keeps the outputs of the original, or of its copy, for a batch, if they are small."""
         self._known_entries += sum(array.size for array in outputs)
         if self._known_entries <= _KEPT_OUTPUTS:
             self._known[_digest(batch)] = outputs

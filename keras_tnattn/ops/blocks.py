@@ -37,14 +37,14 @@ class BlockBand:
     def split(self, x: Tensor) -> Tensor:
         """Returns the blocks `(blocks, b, J)` of `x`, `(..., L, J)`."""
         filling = self.blocks * self.block - self.length
-        if not isinstance(filling, int) or filling > 0:
+        if self.num_offsets > 0 and (not isinstance(filling, int) or filling > 0):
             x = ops.pad(x, [(0, 0)] * len(self.lead) + [(0, filling), (0, 0)])
         return ops.reshape(x, (self.sequences * self.blocks, self.block, x.shape[-1]))
 
     def join(self, x: Tensor) -> Tensor:
         """Undoes `split`."""
         x = ops.reshape(x, (*self.lead, self.blocks * self.block, x.shape[-1]))
-        return x[..., : self.length, :]
+        return x[..., : self.length, :] if self.num_offsets > 0 else x
 
     def earlier(self, x: Tensor, offset: int) -> Tensor:
         """Returns for each block the one so many places before it in its sequence, or zeros."""

@@ -1,9 +1,9 @@
-"""Computes the sequences of a batch in parts, one after the other, on a processor.
+"""Computes the sequences of a batch in parts, on a processor.
 
 What is computed for all of them at once is read and written through the main memory several times;
 what is computed for a part stays in the cache of a core. And what a compiled step of JAX needs
 beyond 32 MiB is mapped anew at each step by glibc, the C library of most Linux systems, page by
-page: at 200 words and batches of 32 that was a third to a half of a classifier's training step.
+page.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,8 +23,9 @@ _MOST_PARTS = 16  # so that the graphs of TensorFlow, which have each part, stay
 def count_parts(sequences: Tensor, numbers: Tensor) -> int:
     """Returns in how many equal parts the sequences are best computed.
 
-    That is one if the work is small, if a size is unknown, if no number of about the right size
-    divides the sequences, on accelerators and several devices, and on PyTorch and NumPy.
+    That is one if the work is small, if no number of about the right size divides the sequences, on
+    accelerators and several devices, on PyTorch and NumPy, and if a size is unknown: in `fit` on
+    TensorFlow, that of batches that do not divide the rows.
 
     Args:
         sequences: The number of sequences, an int or a scalar int tensor.
@@ -39,16 +40,17 @@ def count_parts(sequences: Tensor, numbers: Tensor) -> int:
     wanted = min(-(-sequences * numbers // _NUMBERS), _MOST_PARTS)
     if wanted < _FEWEST_PARTS or not _runs_on_one_cpu():
         return 1
-    return next((n for n in range(wanted, 2 * wanted) if sequences % n == 0), 1)
+    counts = range(wanted, min(2 * wanted, _MOST_PARTS) + 1)
+    return next((n for n in counts if sequences % n == 0), 1)
 
 
 def map_parts(function: Callable, tensors: Sequence[Tensor], parts: int) -> tuple[Tensor, ...]:
-    """Computes a function of the parts of tensors, one after the other.
+    """Computes a function of the parts of tensors.
 
     Args:
         function: Of tensors `(N / parts, L, J)`; returns a tuple of tensors.
-        tensors: Tensors `(..., L, J)`, with the same product `N` of the leading sizes, which are
-            known.
+        tensors: Tensors `(..., L, J)`, with the same product `N` of the leading sizes and the same
+            `L`, which are known of the first one.
         parts: The number of parts, which divides `N`.
 
     Returns:
@@ -59,7 +61,8 @@ def map_parts(function: Callable, tensors: Sequence[Tensor], parts: int) -> tupl
         >>> tuple(doubled.shape)
         (2, 2, 1, 3)
     """
-    stacked = [ops.reshape(x, (parts, -1, *x.shape[-2:])) for x in tensors]
+    length = tensors[0].shape[-2]
+    stacked = [ops.reshape(x, (parts, -1, length, x.shape[-1])) for x in tensors]
     if keras.backend.backend() == "jax":
         # A loop: XLA would compute parts that are written out beside each other.
         return ops.map(lambda part: function(*part), tuple(stacked))

@@ -276,10 +276,13 @@ def _blocked_filter(
 def _filter_in_parts(
     inputs: dict[str, Tensor], diagonals: list[Tensor], block: int, symmetric: bool, parts: int
 ) -> Tensor:
-    """The filter of a few sequences after the other."""
-    shapes = [inputs["keys"].shape, inputs["values"].shape]
+    """The filter of a few sequences after the other, whose sizes are those of the keys."""
+    sizes = inputs["keys"].shape[:-1]
+    shapes = [(*sizes, inputs[name].shape[-1]) for name in ("keys", "values")]
 
-    def evaluate(compute: Callable, keys: Tensor, values: Tensor, *others: Tensor) -> list[Tensor]:
+    def evaluate(
+        compute: Callable, keys: Tensor, values: Tensor, *others: Tensor
+    ) -> tuple[Tensor, ...]:
         coefficients, upstream = others[: len(inputs) - 2], others[len(inputs) - 2 :]
 
         def of_part(keys: Tensor, values: Tensor, *upstream: Tensor) -> tuple[Tensor, ...]:
@@ -289,9 +292,9 @@ def _filter_in_parts(
 
         results = map_parts(of_part, [keys, values, *upstream], parts)
         if len(results) == 1:
-            return [ops.reshape(results[0], shapes[1])]
+            return (ops.reshape(results[0], shapes[1]),)
         joined = [ops.reshape(x, shape) for x, shape in zip(results[:2], shapes, strict=True)]
-        return [*joined, *(ops.sum(x, axis=0) for x in results[2:])]
+        return (*joined, *(ops.sum(x, axis=0) for x in results[2:]))
 
     return _filter_anew(inputs, evaluate)
 
@@ -343,7 +346,7 @@ def _filter_anew(inputs: dict[str, Tensor], evaluate: Callable) -> Tensor:
     def run(*tensors: Tensor) -> tuple[Tensor, Tensor]:
         def grad(*args: Tensor, upstream: Tensor = None) -> tuple[Tensor, ...]:
             upstream = args[0] if upstream is None else upstream
-            return tuple(evaluate(_forward_and_backward, *tensors, upstream))
+            return evaluate(_forward_and_backward, *tensors, upstream)
 
         (outputs,) = evaluate(_forward, *tensors)
         return outputs, grad
@@ -440,17 +443,20 @@ def _backward(state: _Filter, upstream: Tensor) -> tuple[Tensor, ...]:
         grads.append(state.multiply(grads[-1], transposed=True))
     d_values = sum(state.times_alpha(k, grad) for k, grad in enumerate(grads))
     left, right = _side_by_side(grads[:-1]), _side_by_side(state.partial_sums[1:])
-    products = band.products(left, right)
     # (D + D^T) K: `multiply` covers both terms except for the transposed diagonal blocks, which
-    # cost less as a sum than as a second product. If Omega is symmetric, so is P + P^T damped.
-    sums = list(products)
+    # cost less as a sum than as a second product. If Omega is symmetric, the mean of P and P^T is
+    # damped in its place, once.
+    if state.symmetric:
+        left = 0.5 * left
+    products = band.products(left, right)
     if state.symmetric:
         mirrored = [transpose(products[0]), *band.products(right, left, first=1)]
-        sums = [product + other for product, other in zip(products, mirrored, strict=True)]
+        products = [product + other for product, other in zip(products, mirrored, strict=True)]
     # `|Omega| sign(Psi)` is `Omega` where the rectifier lets a score pass, else 0.
+    slopes = [(2 if state.symmetric else 1) * ops.abs(omega) for omega in state.omega]
     d_scores = [
-        _damp(product, ops.abs(omega) * ops.sign(psi))
-        for psi, product, omega in zip(state.psi, sums, state.omega, strict=True)
+        _damp(product, slope * ops.sign(psi))
+        for psi, product, slope in zip(state.psi, products, slopes, strict=True)
     ]
     if not state.symmetric:
         d_scores[0] = d_scores[0] + transpose(d_scores[0])

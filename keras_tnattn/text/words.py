@@ -85,7 +85,7 @@ class WordVectorizer:
             empty match. A reader in another language needs nothing else.
 
     Raises:
-        ValueError: If `max_words` is not positive, or `split` is unknown.
+        ValueError: If `max_words` is not positive, `split` is unknown, or a word has punctuation.
 
     Example:
         >>> from keras_tnattn.text.words import WordVectorizer
@@ -103,6 +103,12 @@ class WordVectorizer:
         self.split = split
         self.between = _between(split)
         self._separator = re.compile(self.between)
+        never = next((word for word in vocabulary if re.search(SEPARATORS, word)), None)
+        if never is not None:
+            raise ValueError(
+                "Expected words without punctuation, which separates words; a vocabulary from the "
+                f"time when an apostrophe did not must be learned again. Received: {never!r}"
+            )
         self._vocabulary = [*_SPECIAL, *vocabulary]
         self._ids = {word: n for n, word in enumerate(self._vocabulary)}
 

@@ -21,8 +21,8 @@ def on_one_cpu(monkeypatch):
         (64, 37_500, 1),  # 3 parts
         (64, 37_501, 4),
         (64, 100_000, 8),
-        (62, 200_000, 31),  # 16 does not divide it
-        (61, 200_000, 1),  # nothing near 16 does
+        (60, 200_000, 15),  # of at most 16 parts
+        (62, 200_000, 1),  # nothing near 16 divides it
         (2, 10_000_000, 1),  # fewer sequences than parts
         (0, 1000, 1),
         (None, 1000, 1),
@@ -33,10 +33,13 @@ def test_work_is_cut_into_equal_parts_of_about_the_cache(on_one_cpu, sequences, 
     assert parts.count_parts(sequences, numbers) == expected
 
 
-@pytest.mark.parametrize("devices", [["gpu:0"], ["cpu:0", "cpu:1"]])
-def test_accelerators_and_several_devices_compute_all_at_once(monkeypatch, devices):
+@pytest.mark.parametrize(
+    ("devices", "expected"), [(["cpu:0"], 8), (["gpu:0"], 1), (["cpu:0", "cpu:1"], 1)]
+)
+def test_accelerators_and_several_devices_compute_all_at_once(monkeypatch, devices, expected):
+    cuts = keras.backend.backend() in ("jax", "tensorflow")
     monkeypatch.setattr(keras.distribution, "list_devices", lambda: devices)
-    assert parts.count_parts(64, 100_000) == 1
+    assert parts.count_parts(64, 100_000) == (expected if cuts else 1)
 
 
 def test_parts_are_in_order():
@@ -81,3 +84,15 @@ def test_the_filter_and_its_gradients_do_not_depend_on_parts(
     for one, other in zip(computed(2500), whole, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
     assert set(mapped) == {6}
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="others know all sizes")
+def test_the_sizes_are_those_of_the_keys(on_one_cpu, monkeypatch):
+    import tensorflow as tf
+
+    monkeypatch.setattr(parts, "_NUMBERS", 2500)
+    keys, values = (tf.random.normal((6, 40, size), seed=size) for size in (4, 3))
+    known, unknown = tf.TensorSpec((6, 40, 4)), tf.TensorSpec((None, None, 3))
+    compiled = tf.function(lambda k, v: spectral_filter(k, v, 0.3), [known, unknown])
+    whole = spectral_filter(keys, values, 0.3)
+    np.testing.assert_allclose(compiled(keys, values), whole, rtol=1e-5, atol=1e-5)

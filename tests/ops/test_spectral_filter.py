@@ -360,6 +360,24 @@ def test_infinite_scores_stay_off_the_diagonal_in_half_precision():
     np.testing.assert_array_equal(to_numpy(got), values)
 
 
+@pytest.mark.parametrize("method", ["direct", "banded"])
+def test_gradients_near_the_largest_numbers_in_half_precision(method):
+    # Entries of P are 40,000, so that P + P^T overflows float16.
+    keys, values, weight = np.full((1, 8, 1), 0.5), np.full((1, 8, 1), 200.0), 200.0
+
+    def grads(dtype):
+        def run(keys, values):
+            return ops.sum(
+                weight * spectral_filter.spectral_filter(keys, values, 0.05, method=method)
+            )
+
+        return gradients(run, [keys.astype(dtype), values.astype(dtype)])
+
+    for half, single in zip(grads("float16"), grads("float32"), strict=True):
+        assert np.isfinite(half).all()
+        np.testing.assert_allclose(half, single, rtol=1e-2)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -49,6 +49,8 @@ def test_sizes():
         learn_words(["a"], vocabulary_size=2)
     with pytest.raises(ValueError, match="max_words=0"):
         WordVectorizer(["a"], max_words=0)
+    with pytest.raises(ValueError, match=r"learned again\. Received: \"don't\""):
+        WordVectorizer(["a", "don't"])
     assert WordVectorizer(["a"], max_words=1)(["a b"]).tolist() == [[2]]
     assert learn_words(["a b"], vocabulary_size=3).vocabulary_size() == 3
 

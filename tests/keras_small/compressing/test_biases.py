@@ -10,6 +10,7 @@ from keras_small import Data, Smaller, Within
 from keras_small.asked.data import some_batches
 from keras_small.building import biases
 from keras_small.building.biases import bias_of
+from keras_small.planning.plan import make_plan
 
 INPUTS = np.random.default_rng(0).normal(0.5, 1, size=(64, 24)).astype("float32")
 IMAGES = np.random.default_rng(0).normal(0.5, 1, size=(32, 6, 6, 4)).astype("float32")
@@ -19,6 +20,20 @@ def dense_model():
     keras.utils.set_random_seed(0)
     layers = [keras.layers.Dense(32, "relu"), keras.layers.Dense(12, "tanh"), keras.layers.Dense(5)]
     return keras.Sequential([keras.Input((24,)), *layers])
+
+
+def test_second_moments_end_with_the_layers_that_need_them(monkeypatch):
+    made = []
+
+    def spy(*arguments):
+        made.append(make_plan(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr("keras_small.compressing.make_plan", spy)
+    compress(dense_model(), 4, data=INPUTS, bits=4, verbose=0)
+    (plan,) = made
+    assert len(plan.statistics) == 3
+    assert all(note.second_moment is None for note in plan.statistics.values())
 
 
 def convolutional_model():

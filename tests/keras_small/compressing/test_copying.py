@@ -341,7 +341,7 @@ def test_training_a_small_model_leaves_the_original(options):
     model = keras.Sequential([keras.Input((32,)), *layers])
     before = [np.array(to_numpy(weight)) for weight in model.weights]
     result = compress(model, 1.5, data=ROWS, filters="replaced", verbose=0, **options)
-    assert len(result.heal(ROWS, epochs=1)) <= 1
+    result.heal(ROWS, epochs=1)
     result.model.compile("adam", "mse")
     result.model.fit(ROWS, np.zeros((64, 4)), verbose=0)
     for weight, array in zip(model.weights, before, strict=True):
