@@ -1,31 +1,27 @@
-"""Computes the sequences of a batch in parts, on a processor.
+"""Computes the sequences of a batch in parts, side by side, on a processor with JAX.
 
-What is computed for all of them at once is read and written through the main memory several times;
-what is computed for a part stays in the cache of a core. And what a compiled step of JAX needs
-beyond 32 MiB is mapped anew at each step by glibc, the C library of most Linux systems, page by
-page.
+XLA multiplies a batch of matrices on one core. It shares operations among the cores where more than
+eight of them are ready at once: those of different parts.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import keras
 from keras import ops
 
 from keras_tnattn.typing import Tensor
 
-# The numbers that a part may read and write: 3.2 MB in float32. Fewer are no faster.
-_NUMBERS = 800_000
-# Fewer parts gain less than it costs to compute scores anew in the backward pass.
-_FEWEST_PARTS = 4
-_MOST_PARTS = 16  # so that the graphs of TensorFlow, which have each part, stay small
+_MIN_NUMBERS = 4_000_000
+_MIN_PARTS = 9  # XLA shares out more than eight operations
+_MAX_PARTS = 16  # each of them is in the compiled program
 
 
 def count_parts(sequences: Tensor, numbers: Tensor) -> int:
     """Returns in how many equal parts the sequences are best computed.
 
-    That is one if the work is small, if no number of about the right size divides the sequences, on
-    accelerators and several devices, on PyTorch and NumPy, and if a size is unknown: in `fit` on
-    TensorFlow, that of batches that do not divide the rows.
+    That is one if the work is small, if no number from 9 to 16 divides the sequences, on
+    accelerators and several devices, and on other backends than JAX, whose products of batches
+    share the work among the cores by themselves.
 
     Args:
         sequences: The number of sequences, an int or a scalar int tensor.
@@ -37,42 +33,35 @@ def count_parts(sequences: Tensor, numbers: Tensor) -> int:
     """
     if not (isinstance(sequences, int) and isinstance(numbers, int)):
         return 1
-    wanted = min(-(-sequences * numbers // _NUMBERS), _MOST_PARTS)
-    if wanted < _FEWEST_PARTS or not _runs_on_one_cpu():
+    if sequences * numbers <= _MIN_NUMBERS or not _runs_on_one_cpu():
         return 1
-    counts = range(wanted, min(2 * wanted, _MOST_PARTS) + 1)
+    counts = range(_MIN_PARTS, _MAX_PARTS + 1)
     return next((n for n in counts if sequences % n == 0), 1)
 
 
-def map_parts(function: Callable, tensors: Sequence[Tensor], parts: int) -> tuple[Tensor, ...]:
-    """Computes a function of the parts of tensors.
+def map_parts(function: Callable, x: Tensor, y: Tensor, parts: int) -> Tensor:
+    """Computes a function of the parts of two batches of sequences.
 
     Args:
-        function: Of tensors `(N / parts, L, J)`; returns a tuple of tensors.
-        tensors: Tensors `(..., L, J)`, with the same product `N` of the leading sizes and the same
-            `L`, which are known of the first one.
-        parts: The number of parts, which divides `N`.
+        function: Of tensors `(N / parts, L, J)`; returns a tensor of the shape of the second.
+        x: Sequences `(..., L, J)`, of which there are `N`.
+        y: As many sequences `(..., L, J')`.
+        parts: The number of parts, which divides `N`; with 1 nothing is cut.
 
     Returns:
-        What the function returns, stacked along a first axis of size `parts`.
+        A tensor of the shape of `y`.
 
     Example:
-        >>> (doubled,) = map_parts(lambda x: (2 * x,), [ops.ones((4, 1, 3))], 2)
-        >>> tuple(doubled.shape)
-        (2, 2, 1, 3)
+        >>> x = ops.ones((2, 2, 5, 3))
+        >>> tuple(map_parts(lambda x, y: x + y, x, x, 4).shape)
+        (2, 2, 5, 3)
     """
-    length = tensors[0].shape[-2]
-    stacked = [ops.reshape(x, (parts, -1, length, x.shape[-1])) for x in tensors]
-    if keras.backend.backend() == "jax":
-        # A loop: XLA would compute parts that are written out beside each other.
-        return ops.map(lambda part: function(*part), tuple(stacked))
-    # Written out: TensorFlow's loops cost as much as the cache gains.
-    results = [function(*(x[n] for x in stacked)) for n in range(parts)]
-    return tuple(ops.stack(result) for result in zip(*results, strict=True))
+    if parts == 1:
+        return function(x, y)
+    cut = [ops.split(ops.reshape(z, (-1, *z.shape[-2:])), parts) for z in (x, y)]
+    results = [function(*part) for part in zip(*cut, strict=True)]
+    return ops.reshape(ops.concatenate(results), y.shape)
 
 
 def _runs_on_one_cpu() -> bool:
-    # PyTorch gained nothing from parts.
-    if keras.backend.backend() not in ("jax", "tensorflow"):
-        return False
-    return keras.distribution.list_devices() == ["cpu:0"]
+    return keras.backend.backend() == "jax" and keras.distribution.list_devices() == ["cpu:0"]

@@ -248,55 +248,32 @@ def _blocked_filter(
     causal: bool,
 ) -> Tensor:
     """The filter in blocks of `block` rows, with `num_offsets` block diagonals below the main."""
-    inputs = _inputs(keys, values, coefficients)
     diagonals = _diagonals(graph, keys, block, num_offsets, causal)
+    given = _is_adjacency(graph) or graph.bandwidth is None
     symmetric = not causal and not _is_adjacency(graph)
-    if _is_adjacency(graph) or graph.bandwidth is None:
-        inputs["adjacency"] = diagonals[0]
-    else:
-        *lead, length, _ = ops.shape(keys)
-        scores = (num_offsets + 1) * block
-        numbers = length * (scores + 2 * keys.shape[-1] + values.shape[-1])
-        parts = count_parts(math.prod(lead), numbers)
-        if parts > 1:
-            return _filter_in_parts(inputs, diagonals, block, symmetric, parts)
-    band = BlockBand(ops.shape(keys), block, num_offsets)
 
-    @_with_gradient
-    def run(*tensors: Tensor) -> tuple[Tensor, Tensor]:
-        state = _Filter(band, symmetric, diagonals, **dict(zip(inputs, tensors, strict=True)))
-        (outputs,) = _forward(state)
-        return outputs, lambda *args, upstream=None: _backward(
-            state, args[0] if upstream is None else upstream
-        )
+    def filtered(keys: Tensor, values: Tensor) -> Tensor:
+        inputs = _inputs(keys, values, coefficients)
+        if given:
+            inputs["adjacency"] = diagonals[0]
+        band = BlockBand(ops.shape(keys), block, num_offsets)
 
-    return run(*inputs.values())
+        @_with_gradient
+        def run(*tensors: Tensor) -> tuple[Tensor, Tensor]:
+            state = _Filter(band, symmetric, diagonals, **dict(zip(inputs, tensors, strict=True)))
+            (outputs,) = _forward(state)
+            return outputs, lambda *args, upstream=None: _backward(
+                state, args[0] if upstream is None else upstream
+            )
 
+        return run(*inputs.values())
 
-def _filter_in_parts(
-    inputs: dict[str, Tensor], diagonals: list[Tensor], block: int, symmetric: bool, parts: int
-) -> Tensor:
-    """The filter of a few sequences after the other, whose sizes are those of the keys."""
-    sizes = inputs["keys"].shape[:-1]
-    shapes = [(*sizes, inputs[name].shape[-1]) for name in ("keys", "values")]
-
-    def evaluate(
-        compute: Callable, keys: Tensor, values: Tensor, *others: Tensor
-    ) -> tuple[Tensor, ...]:
-        coefficients, upstream = others[: len(inputs) - 2], others[len(inputs) - 2 :]
-
-        def of_part(keys: Tensor, values: Tensor, *upstream: Tensor) -> tuple[Tensor, ...]:
-            band = BlockBand(keys.shape, block, len(diagonals) - 1)
-            state = _Filter(band, symmetric, diagonals, keys, values, *coefficients)
-            return compute(state, *upstream)
-
-        results = map_parts(of_part, [keys, values, *upstream], parts)
-        if len(results) == 1:
-            return (ops.reshape(results[0], shapes[1]),)
-        joined = [ops.reshape(x, shape) for x, shape in zip(results[:2], shapes, strict=True)]
-        return (*joined, *(ops.sum(x, axis=0) for x in results[2:]))
-
-    return _filter_anew(inputs, evaluate)
+    if given:
+        return filtered(keys, values)
+    *lead, length, _ = ops.shape(keys)
+    scores = (num_offsets + 1) * block
+    numbers = length * (scores + 2 * keys.shape[-1] + values.shape[-1])
+    return map_parts(filtered, keys, values, count_parts(math.prod(lead), numbers))
 
 
 def _filter_by_length(
