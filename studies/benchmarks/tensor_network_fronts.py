@@ -31,6 +31,7 @@ import tokenizers
 from approximations import of_heads, of_kernel, of_table
 from compressed_minilm import encoded, part
 from keras import ops
+from scipy.special import log_softmax
 from texts import mixed_texts, read_columns
 
 from keras_small import compress
@@ -42,7 +43,6 @@ from keras_small.survey.kinds import has_kernel
 from keras_tnattn import TextClassifier
 from keras_tnattn_train.data.foreign_models import fetch
 from keras_tnattn_train.language.corpus import PackedBatches, read_corpus
-from keras_tnattn_train.language.train import measure
 
 COLUMNS = ("model", "what", "way", "setting", "share", "error")
 WHOLE_COLUMNS = ("way", "times", "bytes", "bits", "accuracy", "trained_bits", "trained_accuracy")
@@ -187,11 +187,11 @@ def whole(options):
     data, _ = PackedBatches(corpus.parts["train"], LENGTH, ROWS, seed=0)[0]
     more, _ = PackedBatches(corpus.parts["train"], LENGTH, 4 * ROWS, seed=2)[0]
 
-    def score(model):
-        return scores(model, corpus.parts["validation"])
-
+    held = PackedBatches(corpus.parts["validation"], LENGTH, ROWS)[0]
     path = options.folder / "whole.csv"
-    rows = read(path) if path.exists() else [("original", 1, byte_count(model), *score(model))]
+    rows = (
+        read(path) if path.exists() else [("original", 1, byte_count(model), *scores(model, *held))]
+    )
     for way, how in WAYS.items():
         for times in options.whole:
             if (way, times) in {(row[0], float(row[1])) for row in rows}:
@@ -203,23 +203,20 @@ def whole(options):
                 continue
             report = result.report
             size = report.file_bytes if how.get("coded") else report.bytes_after
-            before = score(result.model)
+            before = scores(result.model, *held)
             result.heal(more, epochs=1)
-            rows.append((way, times, size, *before, *score(result.model)))
+            rows.append((way, times, size, *before, *scores(result.model, *held)))
             print(*rows[-1], flush=True)
             write(path, WHOLE_COLUMNS, rows)
 
 
-def scores(model, part):
-    """Returns the bits for a byte of text, and the share of the bytes that are the likeliest."""
-    right = count = 0
-    batches = PackedBatches(part, LENGTH, 32)
-    for index in range(len(batches)):
-        inputs, labels = batches[index]
-        real = labels != 0
-        right += np.sum((model.predict_on_batch(inputs).argmax(axis=-1) == labels) & real)
-        count += np.sum(real)
-    return measure(model, part, LENGTH, 32)["bits_per_byte"], right / count
+def scores(model, inputs, labels):
+    """Returns the bits for a byte, and the share of the bytes that are the likeliest."""
+    logits = model.predict(inputs, batch_size=32, verbose=0).astype("float64")
+    real = labels != 0
+    likelihoods = np.take_along_axis(log_softmax(logits, axis=-1), labels[..., None], axis=-1)
+    bits = -likelihoods[..., 0][real].mean() / np.log(2)
+    return bits, np.mean((logits.argmax(axis=-1) == labels)[real])
 
 
 def means(rows):
