@@ -63,15 +63,6 @@ _POSITIVE = ("Relu", "Sigmoid", "Softmax", "Softplus")
 _MINIMUM_ROW_SIZE = np.float32(1e-30)
 
 
-def why_not_held(matrix: StoredMatrix) -> str:
-    """Says why a file does not hold the integers of a matrix in about their bytes, or nothing."""
-    if not np.array_equal(matrix.zeros, np.rint(matrix.zeros)):
-        return "floats: zeros between two integers"
-    if matrix.axis == 1 and matrix.bits not in (4, 8):
-        return f"floats: a table of {matrix.bits} bits, of which each call restores rows"
-    return ""
-
-
 class Inputs(enum.Enum):
     """How a product with integers rounds its inputs."""
 
