@@ -24,6 +24,7 @@ from keras_small.storage.sizes import byte_count
 from keras_small.survey.comparing import Comparison
 from keras_small.survey.copying import known_objects
 from keras_small.survey.inventory import Inventory
+from keras_tnattn_runtime.layout import file_sizes
 
 _log = logging.getLogger(__name__)
 _HEALED = "healed; layer errors were measured before healing"
@@ -271,7 +272,7 @@ class CompressionResult:
             ValueError: If the name ends with something else.
         """
         from keras_small.runtimes import file_costs
-        from keras_small.runtimes.exporting import file_sizes, size_note, write_file
+        from keras_small.runtimes.exporting import size_note, write_file
 
         written = Path(path)
         data = self._comparison.data

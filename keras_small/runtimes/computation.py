@@ -4,17 +4,18 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
 from keras_small.runtimes.tracing import Traced, trace
-from keras_small.runtimes.trials import outputs_of
 from keras_small.storage.stand_ins import StoredMatrix
 from keras_small.survey.graph_names import flat_layers
 from keras_small.survey.inventory import places
 from keras_tnattn.typing import Tensors
+from keras_tnattn_runtime.trial_process import trial_process
 
 # The outputs of a file for each example.
 Outputs = Sequence[Sequence[np.ndarray]]
@@ -214,7 +215,7 @@ class Expected:
     def outputs_of_file(
         self, file: str | os.PathLike | bytes, suffix: str | None = None
     ) -> list[list[np.ndarray]]:
-        """Returns the outputs of a file for each example, as `trials.outputs_of` does."""
+        """Returns the outputs of a file for each example, as `outputs_of` does."""
         return outputs_of(file, self.examples, suffix)
 
     def check(self, outputs: Outputs) -> None:
@@ -278,6 +279,36 @@ class Expected:
         """Yields each expected array with that of the file."""
         for arrays, of_file in zip(self._arrays, outputs, strict=True):
             yield from zip(arrays, of_file, strict=True)
+
+
+def outputs_of(
+    file: str | os.PathLike | bytes, examples: Sequence[Any], suffix: str | None = None
+) -> list[list[np.ndarray]]:
+    """Returns the outputs of a file for each example, run in a process of its own.
+
+    Args:
+        file: The file, the folder of a SavedModel, or the content of a file.
+        examples: Inputs as the model takes them, whatever the file calls them.
+        suffix: The end of the file's name, which a content needs. Default: that of `file`.
+    """
+    if not isinstance(file, bytes):
+        suffix = Path(file).suffix if suffix is None else suffix
+        file = str(file)
+    inputs = [_as_arrays(example, bool(suffix)) for example in examples]
+    answers = trial_process.ask("outputs", suffix, file, inputs)
+    return [keras.tree.flatten(answer) for answer in answers]
+
+
+def is_fast(content: bytes, baseline: bytes, example: Any, suffix: str) -> bool:
+    """Whether a file takes at most a tenth more time than a baseline, both given as contents."""
+    return trial_process.ask("is_fast", suffix, content, baseline, _as_arrays(example, True))
+
+
+def _as_arrays(example: Any, is_flat: bool) -> Any:
+    """Returns arrays in the structure of an example, or, for runtimes but TensorFlow, in a list."""
+    if is_flat:
+        return [np.asarray(x) for x in keras.tree.flatten(example)]
+    return keras.tree.map_structure(np.asarray, example)
 
 
 @dataclasses.dataclass(frozen=True)

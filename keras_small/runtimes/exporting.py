@@ -27,6 +27,7 @@ from keras_tnattn.errors import cause_of
 from keras_tnattn.typing import Tensors
 from keras_tnattn_runtime.extras import installation
 from keras_tnattn_runtime.folders import partial_folder
+from keras_tnattn_runtime.layout import file_sizes
 
 # A file counts as larger than its model beyond this factor of the bytes of the weights, plus the
 # bytes of operations and names.
@@ -258,26 +259,6 @@ def size_note(model: keras.Model, path: str | os.PathLike) -> str:
         "of the model's weights, because this runtime has no such integers for some of them: "
         f"compress(..., for_runtime={runtime!r}) chooses those that it has"
     )
-
-
-def file_sizes(path: str | os.PathLike) -> dict[str, int]:
-    """Returns the bytes of each file that an export wrote; of a folder, of all files in it.
-
-    Args:
-        path: The file or the folder. With an `.xml` file goes its `.bin` file.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = Path(folder, "model.onnx").write_bytes(b"12345")
-        ...     list(file_sizes(Path(folder, "model.onnx")).values())
-        [5]
-    """
-    path = Path(path)
-    files = sorted(x for x in path.rglob("*") if x.is_file()) if path.is_dir() else [path]
-    if path.suffix == ".xml":
-        files.append(path.with_suffix(".bin"))
-    return {str(file): file.stat().st_size for file in files}
 
 
 @contextlib.contextmanager

@@ -17,7 +17,13 @@ import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
-from keras_small.runtimes.computation import Computation, Expected, minimum_exact
+from keras_small.runtimes.computation import (
+    Computation,
+    Expected,
+    is_fast,
+    minimum_exact,
+    outputs_of,
+)
 from keras_small.runtimes.onnx_conversion import Converted, content_of, convert, node_name, tidy
 from keras_small.runtimes.onnx_convolutions import (
     Convolution,
@@ -27,7 +33,6 @@ from keras_small.runtimes.onnx_convolutions import (
     write_integers,
 )
 from keras_small.runtimes.onnx_kernels import AGAIN, Inputs, MatrixWriter
-from keras_small.runtimes.trials import is_fast, outputs_of
 from keras_small.survey.graph_names import flat_layers
 
 # The first with integers of 4 bits; all other operations mean the same as in the converter's.
