@@ -6,8 +6,8 @@ from typing import Any
 import keras
 
 from keras_small.asked.data import as_data
+from keras_small.asked.inputs import check_shapes
 from keras_small.asked.progress import printing, tell
-from keras_small.asked.shapes import check_shapes
 from keras_small.building.builder import Builder, renumbering_of
 from keras_small.building.saving import check_codable
 from keras_small.goals.argument import as_goal

@@ -11,6 +11,7 @@ import keras
 from keras import ops
 
 from keras_small.asked.data import as_arrays, some_batches
+from keras_small.asked.inputs import example_of
 from keras_small.asked.progress import printing
 from keras_small.asked.renumbering import Renumbering
 from keras_small.building.assembly import Assembly, shorten_vectors
@@ -300,7 +301,6 @@ class CompressionResult:
     def _count_in_file(self, path: Path, promised: PromisedRows) -> str:
         """Counts the rows held back again in a file's runtime; says the count in a sentence."""
         from keras_small.runtimes import file_outputs
-        from keras_small.runtimes.computation import example_of
 
         run = file_outputs(path)
         count = promised.count(lambda inputs: run(example_of(self.model, inputs)))

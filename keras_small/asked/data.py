@@ -90,28 +90,6 @@ def as_data(data: Any) -> Data | None:
     return dataclasses.replace(given, inputs=as_arrays(given.inputs))
 
 
-def number_of_inputs(model: keras.Model) -> int | None:
-    """Returns the number of arrays that a built model takes, or `None` if that is not known."""
-    inputs = getattr(model, "inputs", None)
-    if inputs is not None:
-        return len(inputs)
-    return _number_of_shapes((model.get_build_config() or {}).get("input_shape"))
-
-
-def _number_of_shapes(shapes: Any) -> int | None:
-    if not shapes:
-        return None
-    if isinstance(shapes, dict):
-        return len(shapes)
-    return 1 if all(size is None or isinstance(size, int) for size in shapes) else len(shapes)
-
-
-def fixed_rows(model: keras.Model) -> int | None:
-    """Returns the number of rows that each batch of a model must have, or `None` if any will do."""
-    inputs = getattr(model, "inputs", None) or []
-    return next((x.shape[0] for x in inputs if x.shape and x.shape[0] is not None), None)
-
-
 def are_arrays(data: Any) -> bool:
     """Whether data are arrays, or a structure of arrays, and not an iterable of batches."""
     return isinstance(data, np.ndarray | dict | list | tuple) or ops.is_tensor(data)

@@ -17,14 +17,8 @@ from typing import Any, cast
 
 import keras
 
-from keras_small.asked.data import (
-    Data,
-    are_arrays,
-    fixed_rows,
-    number_of_inputs,
-    number_of_rows,
-    read_arrays,
-)
+from keras_small.asked.data import Data, are_arrays, number_of_rows, read_arrays
+from keras_small.asked.inputs import fixed_rows, number_of_inputs
 from keras_small.asked.progress import tell
 from keras_small.building.assembly import Assembly
 from keras_small.goals.counting import (

@@ -211,30 +211,3 @@ def _are_same(expected: np.ndarray, actual: np.ndarray) -> bool:
     size = np.abs(expected[np.isfinite(expected)])
     scale = float(size.max()) if size.size else 0.0
     return np.allclose(actual, expected, rtol=1e-5, atol=1e-6 * scale, equal_nan=True)
-
-
-def example_inputs(model: keras.Model) -> Any:
-    """Returns one row of inputs that a model takes: random numbers, ids 0, empty texts.
-
-    `None` if the shapes of the inputs are not known.
-    """
-    try:
-        specs = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
-    except (AttributeError, ValueError):
-        specs = None
-    if specs is None:
-        shape = (model.get_build_config() or {}).get("input_shape")
-        if not shape or not all(size is None or isinstance(size, int) for size in shape):
-            return None
-        specs = keras.KerasTensor(shape)
-    return keras.tree.map_structure(_example, specs)
-
-
-def _example(spec: Any) -> np.ndarray:
-    rows = spec.shape[0] or 1  # stateful recurrent layers have a fixed number of rows
-    shape = [rows, *(size or 8 for size in spec.shape[1:])]
-    if spec.dtype == "string":
-        return np.full(shape, "")
-    if keras.backend.is_float_dtype(spec.dtype):
-        return np.random.default_rng(0).normal(size=shape).astype("float32")
-    return np.zeros(shape, spec.dtype)

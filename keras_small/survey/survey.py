@@ -8,12 +8,13 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_small.asked.data import CalibrationData, Data, fixed_rows, number_of_inputs
+from keras_small.asked.data import CalibrationData, Data
+from keras_small.asked.inputs import example_inputs, fixed_rows, number_of_inputs
 from keras_small.asked.progress import tell
 from keras_small.asked.renumbering import Renumbering
 from keras_small.survey.calibration import Statistics, observe
 from keras_small.survey.comparing import Comparison, Metric
-from keras_small.survey.copying import check_copy, copy_of, example_inputs, share_weights
+from keras_small.survey.copying import check_copy, copy_of, share_weights
 from keras_small.survey.inventory import Inventory
 from keras_small.survey.kinds import is_plain_table
 from keras_small.survey.running import are_equal, cut_to_memory, outputs_of

@@ -11,10 +11,11 @@ from exported_files import run
 from slow_cases import slow_but
 
 from keras_small import compress, export
+from keras_small.asked.inputs import example_of
 from keras_small.formats import chains, low_rank
 from keras_small.formats.recurrent import quantize_cells
 from keras_small.runtimes import file_costs
-from keras_small.runtimes.computation import Expected, example_of, minimum_exact
+from keras_small.runtimes.computation import Expected, minimum_exact
 from keras_small.runtimes.exporting import FORMS, write_file
 from keras_small.storage import (
     AdaptiveEmbedding,

@@ -13,8 +13,9 @@ onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
 
 from keras_small import compress  # noqa: E402
+from keras_small.asked.inputs import specs_of  # noqa: E402
 from keras_small.runtimes import exporting, onnx_file  # noqa: E402
-from keras_small.runtimes.computation import Computation, specs_of  # noqa: E402
+from keras_small.runtimes.computation import Computation  # noqa: E402
 from keras_small.runtimes.onnx_conversion import convert  # noqa: E402
 from keras_small.runtimes.onnx_convolutions import range_of  # noqa: E402
 from keras_small.runtimes.onnx_file import OnnxGraph  # noqa: E402
