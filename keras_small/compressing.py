@@ -127,9 +127,9 @@ def compress(
     original = Inventory.of(model)
     options.check_selection(original)
     check_lambdas(original)
-    with printing(verbose), known_objects(original), remembering():
+    with printing(verbose), known_objects(original) as known, remembering():
         if coded:
-            check_codable(model)
+            check_codable(model, known)
         to_plan, held_back = goal.hold_back(data, model)
         survey = survey_of(original, to_plan, goal.metric, options.selects)
         plan = make_plan(survey, options, goal.planned_factor)

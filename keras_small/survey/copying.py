@@ -142,9 +142,12 @@ def custom_objects(original: Inventory) -> dict[str, Any]:
     return {name: thing for name, thing in objects.items() if name.isidentifier() or ">" in name}
 
 
-def known_objects(original: Inventory) -> contextlib.AbstractContextManager[Any]:
-    """Lets Keras know the classes and functions of a model."""
-    return keras.saving.custom_object_scope(custom_objects(original))
+@contextlib.contextmanager
+def known_objects(original: Inventory) -> Iterator[dict[str, Any]]:
+    """Lets Keras know the classes and functions of a model for a while; yields them by name."""
+    known = custom_objects(original)
+    with keras.saving.custom_object_scope(known):
+        yield known
 
 
 def check_lambdas(original: Inventory) -> None:
