@@ -61,7 +61,7 @@ class Plan:
     @functools.cached_property
     def total(self) -> int:
         """Bytes of all weights of the original."""
-        return byte_count(self.survey.original.model)
+        return self.survey.original.bytes
 
     @property
     def layers(self) -> dict[str, keras.layers.Layer]:
@@ -70,7 +70,7 @@ class Plan:
     @property
     def fixed_bytes(self) -> int:
         """Bytes of the weights that stay whatever is chosen."""
-        return byte_count(self.inventory.model) - sum(map(byte_count, self.layers.values()))
+        return self.inventory.bytes - sum(map(byte_count, self.layers.values()))
 
     def size(self, choice: Mapping[str, Candidate]) -> int:
         """Returns the bytes of the model with a choice."""
@@ -96,7 +96,7 @@ def make_plan(survey: Survey, options: Options, factor: float = math.inf) -> Pla
     is_asked = factor > 1 or options.integers_of is not None
     integers_first = factor < math.inf and is_asked and options.minimum_bits is not None
     integers_suffice = integers_first and factor * options.sufficient_bits < _FLOAT_BITS
-    total = byte_count(survey.original.model)
+    total = survey.original.bytes
     if 1 < factor < math.inf and not options.coded:
         check_reachable(survey.copy, total, factor)
     formats = options.format_names

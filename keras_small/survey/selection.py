@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_small.survey.inventory import Inventory, contents
-from keras_small.survey.kinds import kind_of, reason_against
+from keras_small.survey.kinds import reason_against
 from keras_small.survey.replacing import assume, object_of
 
 
@@ -62,9 +62,7 @@ def select_layers(
         ValueError: If a layer that can be replaced has weights that are not finite.
     """
     reasons = {}
-    for path, place in copy.places.items():
-        if kind_of(place.layer) is None:
-            continue
+    for path, place in copy.known.items():
         copy.replaceable[path] = place
         reason = reason_against(place.layer)
         # By the names in the original; those that Keras makes up differ in a copy.
