@@ -79,11 +79,11 @@ def survey_of(
         read = CalibrationData(data, number_of_inputs(model), fixed_rows(model))
     example = example_inputs(model) if read is None else read.example
     copy = copy_of(original, example)
+    share_weights(original, copy)
     if read is not None:
         cut_to_memory(read, copy)
     if example is not None:
         check_copy(model, copy.model, example if read is None else read.small_batches[0])
-    share_weights(original, copy)
     select_layers(original, copy, selects, example)
     return Survey(original, copy, Comparison(original, metric, read), example)
 
