@@ -122,8 +122,9 @@ def observe(
                 moments.setdefault(path, SecondMoment()).add(found["rows"][key])
         for path, keys in reader.ids.items():
             for key in keys:
-                flat = keras.tree.flatten(batch)
-                _add_ids(statistics[path], found["ids"][key], flat, layers[path].input_dim, path)
+                ids = found["ids"][key]
+                statistics[path].inputs_read.add(_position(ids, keras.tree.flatten(batch)))
+                _count(statistics[path], ids, layers[path].input_dim, path)
     for paths, _ in reader.groups():
         moment = moments[paths[0]]
         if not moment.is_finite():
@@ -136,7 +137,10 @@ def observe(
     for path, failure in reader.failures.items():
         statistics[path].failure = failure
     for path in reader.ids:
-        _count_all(statistics[path], all_inputs, layers[path].input_dim, path)
+        ids = _all_ids(statistics[path], all_inputs)
+        if ids is not None:
+            statistics[path].counts = None
+            _count(statistics[path], ids, layers[path].input_dim, path)
     return statistics, first
 
 
@@ -259,22 +263,22 @@ def _some(rows: Any, maximum: int) -> Any:
     return ops.take(rows, drawn, axis=0)
 
 
-def _add_ids(
-    note: Statistics, ids: np.ndarray, flat_inputs: Sequence[Any], num_rows: int, path: str
-) -> None:
-    """Counts ids, and notes whether they are an input of the model."""
-    check_ids(ids, num_rows, path)
+def _position(ids: np.ndarray, flat_inputs: Sequence[Any]) -> int | None:
+    """Returns the position of the input of the model that ids are; `None` if they are none."""
     same = (i for i, x in enumerate(flat_inputs) if np.array_equal(x, ids))
-    note.inputs_read.add(next(same, None))
+    return next(same, None)
+
+
+def _all_ids(note: Statistics, all_inputs: Any) -> np.ndarray | None:
+    """Returns the ids in all inputs that a table reads; `None` if it also reads other ids."""
+    if all_inputs is None or not note.inputs_read or None in note.inputs_read:
+        return None
+    arrays = keras.tree.flatten(all_inputs)
+    return np.concatenate([np.ravel(arrays[i]) for i in note.inputs_read if i is not None])
+
+
+def _count(note: Statistics, ids: np.ndarray, num_rows: int, path: str) -> None:
+    """Adds the number of occurrences of each id to the counts of a table."""
+    check_ids(ids, num_rows, path)
     counts = np.bincount(ids.astype("int64").ravel(), minlength=num_rows)
     note.counts = counts + (0 if note.counts is None else note.counts)
-
-
-def _count_all(note: Statistics, all_inputs: Any, num_rows: int, path: str) -> None:
-    """Counts the ids of all inputs of the model that a table reads, if it reads nothing else."""
-    if all_inputs is None or not note.inputs_read or None in note.inputs_read:
-        return
-    arrays = keras.tree.flatten(all_inputs)
-    ids = np.concatenate([np.ravel(arrays[i]) for i in note.inputs_read if i is not None])
-    check_ids(ids, num_rows, path)
-    note.counts = np.bincount(ids.astype("int64"), minlength=num_rows)

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from keras_small.storage.sizes import byte_count
-from keras_small.survey.kinds import kind_of
+from keras_small.survey.kinds import kind_of, reason_against
 
 
 @functools.cache
@@ -147,6 +147,12 @@ class Inventory:
     def known(self) -> dict[str, Place]:
         """The places of the layers of known kinds."""
         return {path: place for path, place in self.places.items() if kind_of(place.layer)}
+
+    @property
+    def unsuited(self) -> dict[str, str]:
+        """Why some of these layers cannot be replaced whatever the model is, by path."""
+        found = {path: reason_against(place.layer) for path, place in self.known.items()}
+        return {path: reason for path, reason in found.items() if reason is not None}
 
     @property
     def bytes(self) -> int:
