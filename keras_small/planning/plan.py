@@ -14,7 +14,7 @@ from keras_small.formats.runtime_tables import bits_for, fit_for
 from keras_small.planning.estimate import describe_cost, multiplications
 from keras_small.planning.options import FLOATS, Options
 from keras_small.planning.table_costs import measure_tables
-from keras_small.planning.unreplaced import check_reachable
+from keras_small.planning.unreplaced import Unreplaced, check_reachable, unreplaced_weights
 from keras_small.storage.sizes import byte_count
 from keras_small.survey.calibration import Statistics
 from keras_small.survey.inventory import Inventory
@@ -71,6 +71,11 @@ class Plan:
     def fixed_bytes(self) -> int:
         """Bytes of the weights that stay whatever is chosen."""
         return self.inventory.bytes - sum(map(byte_count, self.layers.values()))
+
+    @property
+    def unreplaced(self) -> list[Unreplaced]:
+        """The weights that stay whatever is chosen, and why."""
+        return unreplaced_weights(self.inventory)
 
     def size(self, choice: Mapping[str, Candidate]) -> int:
         """Returns the bytes of the model with a choice."""

@@ -112,7 +112,7 @@ def observe(
     numbers = 0
     for number in with_bar(range(len(batches)), [1.0] * len(batches)):
         batch = batches[number]
-        found = reader.read(batch)
+        found = reader.run.nested(batch)
         outputs = keras.tree.flatten(found["outputs"])
         numbers += sum(array.size for array in outputs)
         if number == 0 or numbers <= _KEPT_OUTPUTS:
@@ -173,6 +173,7 @@ class _Reader:
         batches: The batches that will be run.
 
     Attributes:
+        run: Returns the `outputs` of the model for a batch, and `rows` and `ids` by their names.
         keys: The names, for each layer, of the rows that its kernel multiplied in each call; layers
             that are called on one and the same tensor have them in common.
         ids: The names of the ids that each table looked up.
@@ -189,7 +190,7 @@ class _Reader:
         self._layers = layers
         self._rows = number_of_rows(batches[0])
         self._batches = len(batches)
-        self._run = Runner(model, self._read, runs=len(batches))
+        self.run = Runner(model, self._read, runs=len(batches))
         self.keys: dict[str, list[str]] = {}
         self.ids: dict[str, list[str]] = {}
         self.failures: dict[str, str] = {}
@@ -200,10 +201,6 @@ class _Reader:
         for path, keys in self.keys.items():
             groups.setdefault(tuple(keys), []).append(path)
         return [(paths, list(keys)) for keys, paths in groups.items()]
-
-    def read(self, inputs: Any) -> dict[str, Any]:
-        """Returns the outputs of the model, and the rows and ids by their names."""
-        return self._run.nested(inputs)
 
     def _read(self, inputs: Any) -> dict[str, Any]:
         self.keys = {}
@@ -235,7 +232,7 @@ class _Reader:
 
         with watch_calls(self._layers, watch) as failures:
             outputs = self._model(inputs, training=False)
-        if failures and self._run.is_compiling:
+        if failures and self.run.is_compiling:
             raise ValueError("Expected sizes that are known where a run is compiled")
         self.failures |= failures
         return {"outputs": numbers_of(outputs), "rows": rows, "ids": ids}

@@ -100,9 +100,8 @@ def layer_statistics(survey: Survey) -> dict[str, Statistics]:
     statistics, outputs = observe(model, layers, data.batches, data.arrays, survey.sample)
     for batch, of_batch in zip(data.batches, outputs, strict=False):
         survey.comparison.remember(batch, of_batch)
-    watched = {path: layer for path, layer in layers.items() if not statistics[path].failure}
-    measure_sensitivity(model, watched, data, statistics, outputs)
     inventory.keep({path: note.failure for path, note in statistics.items() if note.failure})
+    measure_sensitivity(model, inventory.replaceable_layers, data, statistics, outputs)
     if data.kept_ids is not None:
         _note_renumbering(survey, statistics, data.kept_ids)
     return statistics
