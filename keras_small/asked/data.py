@@ -149,7 +149,7 @@ def _fit(inputs: Any, num_inputs: int | None) -> bool:
 def number_of_rows(inputs: Any) -> int:
     """Returns the number of samples in a batch."""
     first = keras.tree.flatten(inputs)[0]
-    if not first.ndim:
+    if not np.ndim(first):
         raise ValueError(f"Expected arrays with a row for each sample. Received: {inputs!r}")
     return len(first)
 
@@ -226,6 +226,7 @@ class CalibrationData:
 
     Attributes:
         fixed_rows: As above.
+        rows_at_once: Maximum rows of a run that keeps the outputs of all layers.
         arrays: All inputs, if they are arrays; otherwise `None`.
         batches: Batches of inputs, of 1,024 rows together or a little more, of one row each until
             `cut` says how many fit. If the rows of a batch are fixed, others are left out.
@@ -270,13 +271,23 @@ class CalibrationData:
             rows: Maximum rows of a run that keeps the outputs of all layers.
             compiled_rows: Maximum rows of a compiled run. Default: `rows`.
         """
-        most = self._data.batch_size or _CALIBRATION_ROWS
-        self._rows = min(compiled_rows or rows, most)
+        maximum = self._data.batch_size or _CALIBRATION_ROWS
+        self._rows = min(compiled_rows or rows, maximum)
+        self.rows_at_once = min(rows, maximum)
         self.batches = Slices(self._read, self._rows)
-        self.small_batches = Slices(self._read, min(rows, most))
+        self.small_batches = Slices(self._read, self.rows_at_once)
+
+    def with_arrays(self, arrays: Any) -> "CalibrationData":
+        """Returns other inputs, arrays of the same kind, cut into batches of the same size."""
+        data = dataclasses.replace(self._data, inputs=(arrays,))
+        other = CalibrationData(data, self._num_inputs, self.fixed_rows)
+        if self.fixed_rows is None:
+            other.cut(self.rows_at_once, self._rows)
+        return other
 
     def _cut_whole(self, rows: int) -> None:
         self._rows = rows
+        self.rows_at_once = rows
         self.batches = self.small_batches = Slices(self._read, rows, whole=True)
         if not self.batches:
             raise ValueError(

@@ -230,19 +230,6 @@ def cut_to_memory(data: CalibrationData, inventory: Inventory) -> None:
     data.cut(rows, max(rows, compiled))
 
 
-def rows_at_once(inventory: Inventory, row: Any) -> int:
-    """Returns the maximum rows of a run that keeps the outputs of all layers.
-
-    Args:
-        inventory: The model.
-        row: Inputs of one row.
-
-    Raises:
-        ValueError: If they do not fit the model.
-    """
-    return _rows_within(_MAXIMUM_BYTES, _bytes_of_outputs(inventory, row))
-
-
 def _rows_within(maximum_bytes: int, bytes_of_row: int) -> int:
     return max(1, min(_MAXIMUM_ROWS, maximum_bytes // max(bytes_of_row, 1)))
 

@@ -48,6 +48,11 @@ class Survey:
         """A batch of the data in whose run the outputs of all layers fit; `None` without data."""
         return None if self.data is None else self.data.small_batches[0]
 
+    def with_data(self, data: CalibrationData) -> "Survey":
+        """Returns the same with other data."""
+        comparison = self.comparison.with_data(data)
+        return dataclasses.replace(self, comparison=comparison, example=data.example)
+
     def check_call(self, small: keras.Model) -> None:
         """Calls a small model that no data have shown to work, if its inputs are known."""
         if self.data is None and self.example is not None:

@@ -215,7 +215,7 @@ def test_a_model_that_breaks_the_promise_is_rare(shares, monkeypatch):
     builder.without_metric = lambda: builder
     search = SimpleNamespace(
         builder=builder,
-        held_back=promised,
+        prepared=promised,
         plan=SimpleNamespace(options=None),
         factor=lambda share: 1,
         unchanged=lambda: 0.0,
