@@ -101,16 +101,15 @@ def make_plan(survey: Survey, options: Options, factor: float = math.inf) -> Pla
     is_asked = factor > 1 or options.integers_of is not None
     integers_first = factor < math.inf and is_asked and options.minimum_bits is not None
     integers_suffice = integers_first and factor * options.sufficient_bits < _FLOAT_BITS
-    total = survey.original.bytes
     if 1 < factor < math.inf and not options.coded:
-        check_reachable(survey.copy, total, factor)
+        check_reachable(survey.copy, survey.original.bytes, factor)
     formats = options.format_names
     factored = bool(formats) and not (integers_suffice or options.coded)
     if is_told():
         tell(describe_cost(survey, factored, options.minimum_bits))
     plan = Plan(survey, options, factor, layer_statistics(survey))
     if integers_first:
-        _collect_integers_first(plan, int(total / factor))
+        _collect_integers_first(plan)
     else:
         _collect(plan, list(plan.layers), formats)
     for path, group in plan.choices.items():
@@ -174,8 +173,9 @@ def _why_not_smaller(plan: Plan, path: str) -> str:
     return "no format makes it smaller"
 
 
-def _collect_integers_first(plan: Plan, budget: int) -> None:
-    """Collects candidates until the budget of bytes can be met, integers first."""
+def _collect_integers_first(plan: Plan) -> None:
+    """Collects candidates until the factor of the plan can be met, integers first."""
+    budget = int(plan.total / plan.factor)
     sufficient = plan.options.sufficient_bits
     formats = plan.options.format_names
     tell("first each layer as integers")
