@@ -10,7 +10,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_small.asked.data import as_arrays, some_batches
+from keras_small.asked.data import as_arrays, spread_batches
 from keras_small.asked.inputs import example_of
 from keras_small.asked.progress import printing
 from keras_small.asked.renumbering import Renumbering
@@ -277,7 +277,7 @@ class CompressionResult:
 
         written = Path(path)
         data = self._comparison.data
-        batches = [] if data is None else some_batches(data.batches)
+        batches = [] if data is None else spread_batches(data.batches)
         if example is None and data is not None:
             example = self.renumbering(next(data.report_batches()))
         examples = [self.renumbering(batch) for batch in batches]

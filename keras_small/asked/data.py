@@ -23,8 +23,8 @@ _CALIBRATION_ROWS = 1024
 _REPORT_ROWS = 4096
 # The libraries of the kinds in `_CALLS`.
 _LIBRARIES = ("tensorflow", "numpy", "h5py")
-# The rows of `some_batches`.
-_ROWS_OF_SOME_BATCHES = 256
+# The rows of `spread_batches`.
+_ROWS_OF_SPREAD_BATCHES = 256
 # Kinds of data that are neither converted nor read in batches, and the calls that convert them.
 _CALLS = {
     "RaggedTensor": "data.to_tensor()",
@@ -154,11 +154,11 @@ def number_of_rows(inputs: Any) -> int:
     return len(first)
 
 
-def some_batches(batches: Sequence[Any]) -> list[Any]:
+def spread_batches(batches: Sequence[Any]) -> list[Any]:
     """Returns batches of about 256 rows together, from all parts of the data."""
     if not batches:
         return []
-    count = min(len(batches), -(-_ROWS_OF_SOME_BATCHES // number_of_rows(batches[0])))
+    count = min(len(batches), -(-_ROWS_OF_SPREAD_BATCHES // number_of_rows(batches[0])))
     return [batches[n * len(batches) // count] for n in range(count)]
 
 
@@ -191,17 +191,17 @@ class Slices(Sequence):
         batches: Pairs of a batch, arrays of several rows or a structure of such arrays, and the
             numbers of the rows to read.
         rows: Maximum rows of a slice.
-        whole: Whether slices of fewer rows are left out.
+        only_full: Whether slices of fewer rows are left out. Defaults to `False`.
     """
 
     def __init__(
-        self, batches: Iterable[tuple[Any, np.ndarray | range]], rows: int, whole: bool = False
+        self, batches: Iterable[tuple[Any, np.ndarray | range]], rows: int, only_full: bool = False
     ) -> None:
         self._slices = [
             (batch, numbers[start : start + rows])
             for batch, numbers in batches
             for start in range(0, len(numbers), rows)
-            if not whole or start + rows <= len(numbers)
+            if not only_full or start + rows <= len(numbers)
         ]
 
     def __len__(self) -> int:
@@ -250,7 +250,7 @@ class CalibrationData:
             chosen = range(rows) if rows <= _CALIBRATION_ROWS else _spread(rows)
             self._read = [(self.arrays, chosen)]
         else:
-            self._read = [_whole(batch) for batch in self._first_batches()]
+            self._read = [_all_rows(batch) for batch in self._first_batches()]
         if not any(len(rows) for _, rows in self._read):
             raise ValueError("Expected data of at least one row. Received: no rows")
         for array in keras.tree.flatten([batch for batch, _ in self._read]):
@@ -262,7 +262,7 @@ class CalibrationData:
         if fixed_rows is None:
             self.cut(1)
         else:
-            self._cut_whole(fixed_rows)
+            self._cut_full(fixed_rows)
 
     def cut(self, rows: int, compiled_rows: int | None = None) -> None:
         """Cuts all batches into slices of a maximum of rows, or of the caller's batch size.
@@ -285,10 +285,10 @@ class CalibrationData:
             other.cut(self.rows_at_once, self._rows)
         return other
 
-    def _cut_whole(self, rows: int) -> None:
+    def _cut_full(self, rows: int) -> None:
         self._rows = rows
         self.rows_at_once = rows
-        self.batches = self.small_batches = Slices(self._read, rows, whole=True)
+        self.batches = self.small_batches = Slices(self._read, rows, only_full=True)
         if not self.batches:
             raise ValueError(
                 f"Expected at least the {rows} rows that each batch of the model has. "
@@ -331,15 +331,19 @@ class CalibrationData:
             if len(rows) > _REPORT_ROWS:
                 watched = _spread(len(rows))
                 rows = (watched[:-1] + watched[1:]) // 2
-            yield from Slices([(self.arrays, rows)], self._rows, whole=self.fixed_rows is not None)
+            yield from Slices(
+                [(self.arrays, rows)], self._rows, only_full=self.fixed_rows is not None
+            )
         elif isinstance(self._data.inputs, Iterator) or not number_of_batches(self._data.inputs):
             yield from self.batches
         else:
             for batch in self._every_read():
-                yield from Slices([_whole(batch)], self._rows, whole=self.fixed_rows is not None)
+                yield from Slices(
+                    [_all_rows(batch)], self._rows, only_full=self.fixed_rows is not None
+                )
 
 
-def _whole(batch: Any) -> tuple[Any, range]:
+def _all_rows(batch: Any) -> tuple[Any, range]:
     return batch, range(number_of_rows(batch))
 
 

@@ -76,7 +76,7 @@ class _Array:
 
     @property
     def entry(self) -> list[Any]:
-        """What the index has of the array."""
+        """The entry of the array in the index."""
         entry: list[Any] = [self.name, self.dtype, self.shape]
         if self.attributes:
             entry.append(self.attributes)
@@ -86,9 +86,9 @@ class _Array:
         path = PurePosixPath(self.name)
         if path.is_absolute() or ".." in path.parts or "\\" in self.name or not path.parts:
             raise ValueError(f"Expected a relative path. Received: {self.name}")
-        whole = all(isinstance(size, int) and size >= 0 for size in self.shape)
-        plain = self.type.names is None and self.type.subdtype is None
-        if self.type.kind not in _KINDS or not plain or not whole:
+        has_sizes = all(isinstance(size, int) and size >= 0 for size in self.shape)
+        has_fields = self.type.names is not None or self.type.subdtype is not None
+        if self.type.kind not in _KINDS or has_fields or not has_sizes:
             raise ValueError(f"Expected an array of numbers. Received: {self}")
 
 

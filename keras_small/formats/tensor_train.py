@@ -75,8 +75,8 @@ def may_win(
 ) -> bool:
     """Whether a tensor train may have a smaller error than each candidate of no more bytes.
 
-    Only a table has so many that a few of them are tried first. Those below `least_bytes` do not
-    count.
+    Tables have many candidates, so that a few of them are tried first; those of fewer bytes than
+    `least_bytes` do not count. Other layers have few: the answer is yes.
     """
     if not _is_large_table(layer):
         return True
@@ -332,7 +332,7 @@ def _trains(
     width: int,
     places: np.ndarray,
 ) -> list[_GroupedRows]:
-    """Returns the tensor trains, by rank, of so many columns of the coordinates."""
+    """Returns the tensor trains of the first `width` columns of the coordinates, by rank."""
     factors = errors.factors
     weights = errors.weights.astype("float32")
     rows = factors.coordinates[:, :width]

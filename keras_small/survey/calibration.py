@@ -20,8 +20,8 @@ from keras_small.survey.watching import Call, watch_calls
 _KEPT_OUTPUTS = 2**23
 # Maximum entries of the inputs of all layers that are kept, beside one row of each.
 _KEPT_INPUTS = 2**23
-# Minimum rows of which a second moment is the mean, if the data have as many; as many as it has
-# columns; and as many as take no more products than a moment of this size.
+# A second moment is the mean over at least this many rows, over one for each of its columns, and
+# over all rows for which its matrix takes no more than this many products; or all of the data.
 _MOMENT_ROWS = 4096
 _MOMENT_PRODUCTS = 2**31
 # Maximum entries of the rows that a run returns for one layer, beside one row of each sample.
@@ -247,11 +247,11 @@ class _Reader:
             rows = ops.reshape(tensor, (-1, columns))
         else:
             rows = input_rows(layer, tensor, positions)
-        return _some(rows, positions * self._rows)
+        return _at_most(rows, positions * self._rows)
 
 
-def _some(rows: Any, maximum: int) -> Any:
-    """Returns rows, or some drawn at random; those of a reshaped input may be samples at once."""
+def _at_most(rows: Any, maximum: int) -> Any:
+    """Returns rows, or this many of them drawn at random: a reshaped input can have more."""
     if rows.shape[0] is None:
         raise ValueError("Expected sizes that are known")
     if rows.shape[0] <= maximum:

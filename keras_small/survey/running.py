@@ -26,7 +26,7 @@ from keras_tnattn.errors import cause_of
 
 # Runs on inputs of the same shapes before compiling, which takes as long as a few runs, pays.
 _EAGER_RUNS = 4
-# So many runs are compiled from the first one on.
+# This number of runs and more are compiled from the first one on.
 _COMPILED_RUNS = 2 * _EAGER_RUNS
 # Of many shapes, such as those of texts of many lengths, only the first ones are compiled at once.
 _SHAPES_AT_ONCE = 2

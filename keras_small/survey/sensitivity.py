@@ -17,7 +17,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_small.asked.data import CalibrationData, number_of_rows, some_batches
+from keras_small.asked.data import CalibrationData, number_of_rows, spread_batches
 from keras_small.asked.progress import tell, with_bar
 from keras_small.survey.calibration import Statistics
 from keras_small.survey.changes import ADDED_PROBABILITY, Gradients, Noise, has_response
@@ -67,7 +67,7 @@ def measure_sensitivity(
     chosen = [batches[n * len(batches) // count] for n in range(count)]
     tables = [x for x in layers.values() if has_response(x)]
     repeats = math.ceil((_RESPONSE_ROWS if tables else _MINIMUM_ROWS) / (rows * count))
-    known = some_batches(list(zip(data.batches, outputs, strict=False)))
+    known = spread_batches(list(zip(data.batches, outputs, strict=False)))
     in_logs = [are_probabilities(x) for x in outputs[0]]
     measured = Gradients(model, layers, in_logs)
     noise = Noise(model, layers, in_logs, chosen[0])
