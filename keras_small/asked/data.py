@@ -3,8 +3,8 @@
 Both can be inputs alone, or a tuple `(inputs, labels, ...)` as for `fit`; the number of the model's
 inputs tells them apart.
 
-Of what `compress` gets, layers are watched on at most about 1,024 rows, the calibration. The error
-in the report is measured on all rows, or for arrays of more than 4,096 rows on 1,023 others.
+`compress` watches layers on at most about 1,024 rows of the data, the calibration. The error in the
+report is measured on all rows, or for arrays of more than 4,096 rows on 1,023 others.
 """
 
 import dataclasses

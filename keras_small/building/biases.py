@@ -29,7 +29,7 @@ from keras_small.survey.watching import Call, watch_calls, with_activation
 from keras_tnattn.typing import Tensor
 
 Layers = Mapping[str, keras.layers.Layer]
-# Of each call the means of the outputs and of their squares, and the rows.
+# For each layer, and each of its calls: means of outputs and of their squares, and numbers of rows.
 Moments = dict[str, list[tuple[np.ndarray, int]]]
 # Maximum factor by which a deviation changes.
 _MAXIMUM_DEVIATION_FACTOR = 2.0

@@ -5,8 +5,8 @@ which lists the arrays, with dtypes and shapes, and the parts in which they are 
 large array or of several small ones of a kind. The parts follow. The arrays are those of Keras' own
 format, as the layers save them; config, metadata and assets are arrays of bytes among them.
 
-What reading takes, in memory and time, is bounded by the bytes of the file. An index that promises
-more than its file may hold has zeros behind it, until the file is large enough.
+The bytes of a file bound the memory and the time of reading it. Where the index promises more than
+a file of this size may hold, the writer adds zeros behind it until the file is large enough.
 """
 
 import collections
@@ -34,7 +34,8 @@ from keras_small.coding.archives import WEIGHTS, temporary_folder
 from keras_tnattn.errors import cause_of
 from keras_tnattn_runtime.folders import writing_to
 
-_MAGIC, _VERSION = b"TNZ\x89", 1
+_MAGIC = b"TNZ\x89"
+_VERSION = 1
 # Magic, version, the checksum, and the bytes of the index, deflated and as text.
 _HEAD = struct.Struct("<4sI32sII")
 _CONFIG = "config.json"
@@ -44,10 +45,12 @@ _SMALL = 512
 _TEXT = 16
 # Minimum bytes of the file for each part of an array's name, which becomes a group of HDF5.
 _NAME_PART = 8
-# Maximum bytes of arrays for each byte of the layers' weights (with the states of an optimizer), in
-# any file, and for each byte of the file: arrays that are no weights.
-_STATES, _MORE, _OTHERS = 4, 2**20, 16
-# No weight takes more bytes for a number.
+# Maximum bytes of the arrays of a file: for each byte of the layers' weights, with the states of an
+# optimizer; in any file; and for each byte of the file.
+_MAXIMUM_FOR_WEIGHTS = 4
+_MAXIMUM_IN_ANY = 2**20
+_MAXIMUM_FOR_FILE = 16
+# Maximum bytes of a number of a weight.
 _NUMBER = 8
 # Booleans, integers, floats, complex numbers, and what NumPy does not know (bfloat16).
 _KINDS = "biufcV"
@@ -204,7 +207,7 @@ def load_model(
             to `True`.
 
     Returns:
-        A Keras model, compiled if the one that was saved was.
+        A Keras model, compiled if the saved one was.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -277,7 +280,7 @@ def _bytes_of(path: str | os.PathLike | IO[bytes]) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class _File:
-    """What a file holds: its bytes, and the arrays of each part, its method, and its code."""
+    """The content of a file: its bytes, and the arrays, the method and the code of each part."""
 
     size: int
     parts: list[tuple[list[_Array], str, memoryview]]
@@ -384,8 +387,8 @@ def _bytes_for_layers(weights: int) -> int:
 def _bytes_for_arrays(listed: Sequence[_Array], weights: int) -> int:
     """Returns the minimum bytes of a file with such arrays, some of which are no weights."""
     held = sum(array.size for array in listed)
-    others = held - _STATES * _NUMBER * weights - _MORE
-    return math.ceil(max(0, others) / _OTHERS)
+    others = held - _MAXIMUM_FOR_WEIGHTS * _NUMBER * weights - _MAXIMUM_IN_ANY
+    return math.ceil(max(0, others) / _MAXIMUM_FOR_FILE)
 
 
 def _number_of_weights(

@@ -89,7 +89,7 @@ def _log_probability(count: int, rows: int) -> Callable[[float], float]:
 
 @dataclasses.dataclass(frozen=True)
 class FlipCount:
-    """How many rows have another top class.
+    """The number of rows that have another top class, with a bound of their share.
 
     Attributes:
         flips: The number of these rows.
@@ -111,13 +111,13 @@ class FlipCount:
 
     @property
     def evidence(self) -> str:
-        """What a promise says of the count."""
+        """The count, as the sentence of a promise goes on."""
         return f"{self.flips:,} of {self.rows:,} held-out rows did; bound {100 * self.bound:.3g} %"
 
 
 @dataclasses.dataclass(frozen=True)
 class MeanChange:
-    """By how much the outputs of rows change.
+    """The mean change of the outputs of rows, with its bound.
 
     Attributes:
         mean: The mean change.
@@ -140,7 +140,7 @@ class MeanChange:
 
     @property
     def evidence(self) -> str:
-        """What a promise says of the measurement."""
+        """The mean, as the sentence of a promise goes on."""
         return f"{self.rows:,} held-out rows did by {self.mean:.3g}; bound {self.bound:.3g}"
 
 
@@ -229,7 +229,7 @@ class Flips(Counted):
 
 
 class Changes(Counted):
-    """By how much the outputs of a row change."""
+    """The size of the change of the outputs of a row."""
 
     name = "max_change"
 
@@ -304,7 +304,7 @@ class CountedRows:
 def relative_change(before: Sequence[Any], after: Sequence[Any]) -> np.ndarray:
     """Returns `min(1, |after - before| / |before|)` of each row, over all of its outputs.
 
-    Of a row that was all 0 it is 0 if it still is, and else 1; of one with NaN it is 1.
+    For a row that was all 0 it is 0 if it still is, and else 1; for one with NaN it is 1.
     """
     old, new = (
         np.concatenate([np.asarray(x, "float64").reshape(len(x), -1) for x in outputs], axis=1)
@@ -319,8 +319,8 @@ def relative_change(before: Sequence[Any], after: Sequence[Any]) -> np.ndarray:
 def top_classes(outputs: Sequence[Any]) -> np.ndarray:
     """Returns the top class of each row, at each position of each output: ints `(rows, N)`.
 
-    Of one column, the probability of the second of two classes, it is 1 if this is above 0.5; of a
-    row with NaN it is -1.
+    An output of one column is the probability of the second of two classes, which is the top class
+    above 0.5. A row with NaN has the class -1.
     """
     columns = []
     for array in (np.asarray(output).astype("float64") for output in outputs):

@@ -164,7 +164,7 @@ class Smaller(Goal):
 def _integers_alone(plan: Plan) -> Choice:
     """Returns the layers as they are; quantized with `bits`, where this makes them smaller.
 
-    Of the sizes of groups it is the one with the smallest error.
+    The size of their groups is that of the smallest error.
     """
 
     def candidate_for(path: str) -> Candidate:

@@ -86,7 +86,7 @@ def _onnx_model(model: Traced) -> ir.Model:
             )
         return ir.from_proto(file)
 
-    # Whatever its value is: without copies of the graph to return to, a third of the time.
+    # Set to any value, it takes a third of the time: there are no copies of the graph to return to.
     with mock.patch.dict(os.environ, TF2ONNX_CATCH_ERRORS="FALSE"):
         try:
             return attempt()

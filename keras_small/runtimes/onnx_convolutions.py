@@ -45,7 +45,7 @@ def range_of(numbers: np.ndarray) -> Range:
 
     def error(ends: tuple[float, float]) -> float:
         scale, zero = _range(*ends)
-        # Of uint8, without another array.
+        # Clipped to what uint8 holds, without another array.
         integers = np.clip(np.rint(numbers / scale), -float(zero), 255 - float(zero))
         return float(np.square(integers * scale - numbers).mean())
 

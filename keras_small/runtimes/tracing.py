@@ -307,7 +307,7 @@ def _with_plain_integers(graph: Any) -> Any:
             while source.op == "Cast":
                 source = nodes[source.input[0].partition(":")[0]]
             value = int(tf.make_ndarray(source.attr["value"].tensor))
-            # Of a number that is not negative, because runtimes round quotients differently.
+            # Made positive first, because runtimes round quotients of negative numbers differently.
             positive = binary("AddV2", f"{name}_positive", inputs[0], 256)
             if node.op == "BitwiseAnd":
                 binary("FloorMod", name, positive, value + 1)

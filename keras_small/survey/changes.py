@@ -1,7 +1,7 @@
-"""What small changes of its layers' outputs do to a model's outputs: by gradients, and by noise.
+"""Measures how a model's outputs change with those of its layers: by gradients, and by noise.
 
-The changes are before the activation of a layer if it has one. Of probabilities the logarithms
-count, less their mean.
+The changes are before the activation of a layer if it has one. Outputs that are probabilities count
+by their logarithms, less the mean of these.
 """
 
 import abc

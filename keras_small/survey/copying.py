@@ -108,7 +108,7 @@ def _build_copy(model: keras.Model, sample: Any, path: Path, loading: ValueError
         raise loading
     try:
         with warnings.catch_warnings():
-            # Of layers that are not in the file; `check_copy` compares the outputs.
+            # It warns of layers that the file lacks; `check_copy` compares the outputs.
             warnings.filterwarnings("ignore", "Skipping nested container")
             new.load_weights(path / WEIGHTS)
     except ValueError:

@@ -28,7 +28,7 @@ from keras_tnattn.errors import cause_of
 _EAGER_RUNS = 4
 # This number of runs and more are compiled from the first one on.
 _COMPILED_RUNS = 2 * _EAGER_RUNS
-# Of many shapes, such as those of texts of many lengths, only the first ones are compiled at once.
+# Texts of many lengths have many shapes: only the first ones are compiled at once.
 _SHAPES_AT_ONCE = 2
 # A functional model that is called step by step keeps the outputs of every layer until the call
 # ends: 528 MB for MobileNetV2 and 32 pictures of 96 pixels. This is the maximum.
