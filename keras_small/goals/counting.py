@@ -17,7 +17,6 @@ import keras
 import numpy as np
 
 from keras_small.asked.data import number_of_rows
-from keras_small.survey.running import outputs_on_data
 
 # From a batch of outputs, the original's and others, to a number in [0, 1] for each row.
 Change = Callable[[Sequence[Any], Sequence[Any]], np.ndarray]
@@ -254,16 +253,22 @@ class Changes(Counted):
 
 
 class CountedRows:
-    """Rows of inputs with the outputs of a model.
+    """Rows of inputs with the outputs of the original, of which other outputs differ.
 
     Args:
-        model: The original model.
+        predict: Function from a batch of inputs to the list of the original's outputs, arrays.
         inputs: Arrays of equally many rows.
         batch_size: Rows per batch.
         counted: The measure of the change of a row.
     """
 
-    def __init__(self, model: keras.Model, inputs: Any, batch_size: int, counted: Counted) -> None:
+    def __init__(
+        self,
+        predict: Callable[[Any], list[np.ndarray]],
+        inputs: Any,
+        batch_size: int,
+        counted: Counted,
+    ) -> None:
         self.rows = number_of_rows(inputs)
         self.counted = counted
         self.batches = [
@@ -272,7 +277,7 @@ class CountedRows:
         ]
         self.outputs = []
         for batch in self.batches:
-            outputs = outputs_on_data(model, batch)
+            outputs = predict(batch)
             counted.check_outputs(outputs)
             self.outputs.append(counted.summary(outputs))
 

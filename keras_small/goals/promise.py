@@ -10,6 +10,7 @@ The order lets the safest model go first, so that an early failure is improbable
 """
 
 import dataclasses
+import functools
 import math
 import reprlib
 from collections.abc import Callable, Sequence
@@ -34,7 +35,7 @@ from keras_small.goals.search import Search
 from keras_small.planning.options import Options
 from keras_small.planning.plan import Choice
 from keras_small.survey.comparing import Metric
-from keras_small.survey.running import outputs_of
+from keras_small.survey.running import outputs_of, outputs_on_data
 from keras_small.survey.survey import Survey
 
 
@@ -226,10 +227,10 @@ class PromisedRows:
 
     def __init__(self, goal: Promise, survey: Survey, held_back: Any) -> None:
         self.goal = goal
-        model = survey.original.model
+        predict = functools.partial(outputs_on_data, survey.original.model)
         data = cast(CalibrationData, survey.data)
-        self.planning = CountedRows(model, data.arrays, data.rows_at_once, goal.counted)
-        self.held_back = CountedRows(model, held_back, data.rows_at_once, goal.counted)
+        self.planning = CountedRows(predict, data.arrays, data.rows_at_once, goal.counted)
+        self.held_back = CountedRows(predict, held_back, data.rows_at_once, goal.counted)
 
     @property
     def limit(self) -> float:
@@ -261,4 +262,4 @@ def _check_rows(goal: Promise, rows: int) -> None:
 
 
 def _predictor(assembly: Assembly) -> Callable[[Any], list]:
-    return lambda inputs: outputs_of(assembly.small.model, inputs)
+    return functools.partial(outputs_of, assembly.small.model)

@@ -109,6 +109,7 @@ def observe(
     reader = _Reader(model, watched, batches)
     moments: dict[str, SecondMoment] = {}
     first: list[list[np.ndarray]] = []
+    ids_read: dict[str, list[np.ndarray]] = {}
     numbers = 0
     for number in with_bar(range(len(batches)), [1.0] * len(batches)):
         batch = batches[number]
@@ -124,7 +125,11 @@ def observe(
             for key in keys:
                 ids = found["ids"][key]
                 statistics[path].inputs_read.add(_position(ids, keras.tree.flatten(batch)))
-                _count(statistics[path], ids, layers[path].input_dim, path)
+                ids_read.setdefault(path, []).append(ids.ravel())
+    for path, parts in ids_read.items():
+        ids = _ids_of_inputs(statistics[path], all_inputs)
+        ids = np.concatenate(parts) if ids is None else ids
+        statistics[path].counts = _counts(ids, layers[path].input_dim, path)
     for paths, _ in reader.groups():
         moment = moments[paths[0]]
         if not moment.is_finite():
@@ -136,11 +141,6 @@ def observe(
             statistics[path].second_moment = moment
     for path, failure in reader.failures.items():
         statistics[path].failure = failure
-    for path in reader.ids:
-        ids = _all_ids(statistics[path], all_inputs)
-        if ids is not None:
-            statistics[path].counts = None
-            _count(statistics[path], ids, layers[path].input_dim, path)
     return statistics, first
 
 
@@ -266,16 +266,15 @@ def _position(ids: np.ndarray, flat_inputs: Sequence[Any]) -> int | None:
     return next(same, None)
 
 
-def _all_ids(note: Statistics, all_inputs: Any) -> np.ndarray | None:
+def _ids_of_inputs(note: Statistics, all_inputs: Any) -> np.ndarray | None:
     """Returns the ids in all inputs that a table reads; `None` if it also reads other ids."""
-    if all_inputs is None or not note.inputs_read or None in note.inputs_read:
+    if all_inputs is None or None in note.inputs_read:
         return None
     arrays = keras.tree.flatten(all_inputs)
     return np.concatenate([np.ravel(arrays[i]) for i in note.inputs_read if i is not None])
 
 
-def _count(note: Statistics, ids: np.ndarray, num_rows: int, path: str) -> None:
-    """Adds the number of occurrences of each id to the counts of a table."""
+def _counts(ids: np.ndarray, num_rows: int, path: str) -> np.ndarray:
+    """Returns the number of occurrences of each id of a table."""
     check_ids(ids, num_rows, path)
-    counts = np.bincount(ids.astype("int64").ravel(), minlength=num_rows)
-    note.counts = counts + (0 if note.counts is None else note.counts)
+    return np.bincount(ids.astype("int64"), minlength=num_rows)
