@@ -176,7 +176,7 @@ def encode_model(
 
 
 def _number_to_code(files: Mapping[str, bytes], custom_objects: Mapping[str, Any] | None) -> int:
-    """Returns how many numbers the weights of a model are that is to be coded."""
+    """Returns the number of weights of a model that is to be coded."""
     try:
         return _number_of_weights(files[_CONFIG], custom_objects, safe_mode=False)
     except MemoryError:
@@ -255,7 +255,7 @@ def load_model(
 
 @contextlib.contextmanager
 def _refusals(path: Any) -> Iterator[None]:
-    """Says of any error that the file is no model's."""
+    """Turns any error into one that says that the file is no model."""
     try:
         yield
     except MemoryError:
@@ -363,7 +363,7 @@ class _File:
 
 
 def _check_size(size: int, least: int, what: str) -> None:
-    """Refuses a file of fewer bytes than what it promises needs."""
+    """Refuses a file that is too small for the arrays that its index lists."""
     if size < least:
         raise ValueError(f"whose {size:,} bytes are too few for {what}: at least {least:,}")
 
@@ -394,7 +394,7 @@ def _bytes_for_arrays(listed: Sequence[_Array], weights: int) -> int:
 def _number_of_weights(
     config: bytes, custom_objects: Mapping[str, Any] | None, safe_mode: bool
 ) -> int:
-    """Returns how many numbers a model's weights are, by its config, without making the weights."""
+    """Returns the number of a model's weights, by its config, without making them."""
     known = dict(custom_objects or {})  # and what a scope has, which only this thread knows
     if b'"keras_hub.' in config:  # Keras imports it only when it makes one of its layers
         with contextlib.suppress(ImportError):

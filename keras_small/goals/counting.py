@@ -61,7 +61,7 @@ def mean_bound(total: float, rows: int, confidence: float) -> float:
 def _largest_share(
     minimum: float, log_probability: Callable[[float], float], confidence: float
 ) -> float:
-    """Returns the largest share, from `minimum` on, whose probability is above `1 - confidence`."""
+    """Returns the largest share of at least `minimum` with a probability above `1 - confidence`."""
     low = minimum
     high = 1.0
     while high - low > 1e-12 * high:
@@ -151,7 +151,7 @@ _SENTENCES: dict[str, Callable[[float], str]] = {
 
 @dataclasses.dataclass(frozen=True)
 class KeptPromise:
-    """With probability `count.confidence` over the draw of the rows, a limit is kept.
+    """A limit that is kept with probability `count.confidence` over the draw of the rows.
 
     Attributes:
         name: `"max_flips"` or `"max_change"`.
@@ -197,7 +197,7 @@ class Counted(abc.ABC):
 
     @abc.abstractmethod
     def describe(self, total: float, rows: int) -> str:
-        """Says a sum of changes in words."""
+        """Returns a sum of changes in words."""
 
     @abc.abstractmethod
     def count(self, total: float, rows: int, confidence: float) -> "FlipCount | MeanChange":

@@ -1,4 +1,4 @@
-"""Estimates before a compression how long it will take, from a simple model of its parts."""
+"""Estimates the time of a compression before it starts, from a cost model of its parts."""
 
 import functools
 import math

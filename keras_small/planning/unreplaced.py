@@ -117,7 +117,7 @@ def check_reachable(inventory: Inventory, total: int, factor: float) -> None:
 def bytes_that_stay(
     inventory: Inventory, kept: int, total: int, reasons: Mapping[str, str] | None = None
 ) -> str:
-    """Says how much of a model is not replaced, and why.
+    """Returns in words how much of a model is not replaced, and why.
 
     Args:
         inventory: The model, with the layers that can be replaced.

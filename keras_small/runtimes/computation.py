@@ -198,7 +198,7 @@ def _rows(array: np.ndarray) -> np.ndarray:
 
 
 def _without_infinities(array: np.ndarray, output: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns both in float64, with 0 for infinities that both have, as of masked classes."""
+    """Returns both in float64, with 0 for infinities that both have, such as masked classes."""
     array = array.astype("float64")
     output = output.astype("float64")
     if array.shape == output.shape:
@@ -210,7 +210,7 @@ def _without_infinities(array: np.ndarray, output: np.ndarray) -> tuple[np.ndarr
 
 @contextlib.contextmanager
 def plain_computation(model: keras.Model, max_length: int | None = None) -> Iterator[None]:
-    """Lets the layers of a model compute in the way that files do.
+    """Lets the layers of a model compute as files do, for a while.
 
     Layers that Keras quantized multiply floats with their integers: Keras also rounds their inputs
     to 8 bits, for which not every runtime has an operation. Layers of half floats compute in

@@ -251,7 +251,7 @@ def _is_by_channel(numbers: np.ndarray | None, outputs: int, rank: int) -> bool:
 
 
 def _are_around_zero(limits: list[Any]) -> bool:
-    """Whether both are constants, so that a range of numbers between them lies between them."""
+    """Whether two limits are constants around 0, within which a range, which holds 0, can lie."""
     return len(limits) == 2 and all(x is not None for x in limits) and limits[0] <= 0 <= limits[1]
 
 

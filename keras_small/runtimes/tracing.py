@@ -219,7 +219,7 @@ def as_function(graph: Any, inputs: Sequence[str], outputs: Sequence[str]) -> An
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Hides the logs of converters: they warn of functions of graphs, to which nothing is newer.
+    """Hides the logs of converters, which warn of a way to wrap graphs that has no successor.
 
     tf2onnx also logs parts that it could not simplify as errors; its files are checked.
     """

@@ -122,7 +122,7 @@ class Noise(_Changes):
 
 
 class Gradients(_Changes):
-    """Sums what noise on each layer would change, over some batches.
+    """Estimates by gradients how much noise on each layer changes the outputs, over many batches.
 
     Args:
         model: The model.
@@ -227,7 +227,7 @@ def before_activations(
 
 
 def _comparable_tensor(outputs: Tensor, in_log: bool) -> Tensor:
-    """Returns what counts of an output: finite floats, or their logarithms less their mean."""
+    """Returns the numbers that are compared: finite floats, or logarithms less their mean."""
     x = ops.cast(outputs, "float32")
     if in_log:
         x = ops.log(ops.maximum(x, 0.0) + ADDED_PROBABILITY)

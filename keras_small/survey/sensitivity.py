@@ -88,7 +88,7 @@ def measure_sensitivity(
 
 
 def _by_gradients(measured: Gradients, batches: Sequence[Any]) -> dict[str, float]:
-    """Returns the sensitivities that gradients tell; nothing if there are no gradients."""
+    """Returns the sensitivities by gradients; none if the model has no gradients."""
     try:
         for batch in with_bar(batches, [1.0] * len(batches)):
             measured.add(batch)
@@ -101,7 +101,7 @@ def _by_gradients(measured: Gradients, batches: Sequence[Any]) -> dict[str, floa
 
 
 def _raise_where_noise_changes_more(sensitivities: dict[str, float], noise: Noise) -> None:
-    """Raises the sensitivities of layers on which noise changes more than they say."""
+    """Raises sensitivities that are too small for the change that noise on the layers causes."""
     smallest = 1e-3 * max(sensitivities.values(), default=0.0)
     for group in _groups(sensitivities):
         expected = math.hypot(*(sensitivities[path] for path in group))

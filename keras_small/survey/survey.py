@@ -113,7 +113,7 @@ def layer_statistics(survey: Survey) -> dict[str, Statistics]:
 
 
 def _note_renumbering(survey: Survey, statistics: Mapping[str, Statistics], kept_ids: int) -> None:
-    """Notes in the statistics of an embedding if nothing else uses the model's ids.
+    """Notes in the statistics of an embedding that ids may be renumbered, if only it reads them.
 
     Raises:
         ValueError: If these leading ids cannot stay.
