@@ -19,7 +19,7 @@ import keras
 import numpy as np
 
 from keras_small import compress, export
-from keras_small.runtimes.exporting import file_sizes
+from keras_tnattn_runtime.layout import file_sizes
 
 SUFFIXES = {"TensorFlow": "", "ONNX Runtime": ".onnx", "OpenVINO": ".xml", "LiteRT": ".tflite"}
 ROWS = (1, 32)

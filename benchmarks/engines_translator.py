@@ -26,12 +26,12 @@ from ctranslate2.specs import TransformerSpec
 from ctranslate2.specs.common_spec import Activation, LayerNormSpec, LinearSpec
 
 from keras_small import compress
-from keras_small.runtimes.exporting import file_sizes
 from keras_tnattn.models import PRESETS, translator
 from keras_tnattn.search.beam_search import BeamSearch
 from keras_tnattn.text.reserved import END, RESERVED_PIECES, START
 from keras_tnattn.text.word_pieces import WordPieceTokenizer
 from keras_tnattn_runtime import reader
+from keras_tnattn_runtime.layout import file_sizes
 from keras_tnattn_train.exports import Portable, Translator, export
 
 VOCABULARY, LENGTH, EXTRA = 8000, 20, 10

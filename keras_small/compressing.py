@@ -6,8 +6,8 @@ from typing import Any
 import keras
 
 from keras_small.asked.data import as_data
+from keras_small.asked.inputs import check_shapes
 from keras_small.asked.progress import printing, tell
-from keras_small.asked.shapes import check_shapes
 from keras_small.building.builder import Builder, renumbering_of
 from keras_small.building.saving import check_codable
 from keras_small.goals.argument import as_goal
@@ -122,19 +122,19 @@ def compress(
         bits=bits, formats=formats, filters=filters, for_runtime=for_runtime, coded=coded
     )
     _check_model(model)
-    goal.check(options, data)
     check_shapes(model, data)
+    goal.check(options, data)
     original = Inventory.of(model)
     options.check_selection(original)
     check_lambdas(original)
-    with printing(verbose), known_objects(original), remembering():
+    with printing(verbose), known_objects(original) as known, remembering():
         if coded:
-            check_codable(model)
-        to_plan, held_back = goal.hold_back(data, model)
-        survey = survey_of(original, to_plan, goal.metric, options.selects)
+            check_codable(model, known)
+        survey = survey_of(original, data, goal.metric, options.selects)
+        survey, prepared = goal.prepare(survey)
         plan = make_plan(survey, options, goal.planned_factor)
         builder = Builder(plan, survey.comparison)
-        chosen = choose(goal, Search(builder, held_back))
+        chosen = choose(goal, Search(builder, prepared))
         if any(not candidate.keeps_layer for candidate in chosen.choice.values()):
             tell("building the small model")
         made_layers = builder.replacements(chosen.choice)
@@ -146,7 +146,7 @@ def compress(
             report=report,
             comparison=survey.comparison,
             renumbering=renumbering_of(chosen.choice),
-            promised=held_back,
+            promised=prepared,
             coded=coded,
             verbose=verbose,
         )

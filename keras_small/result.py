@@ -10,7 +10,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_small.asked.data import as_arrays, some_batches
+from keras_small.asked.data import as_arrays, spread_batches
+from keras_small.asked.inputs import example_of
 from keras_small.asked.progress import printing
 from keras_small.asked.renumbering import Renumbering
 from keras_small.building.assembly import Assembly, shorten_vectors
@@ -24,6 +25,7 @@ from keras_small.storage.sizes import byte_count
 from keras_small.survey.comparing import Comparison
 from keras_small.survey.copying import known_objects
 from keras_small.survey.inventory import Inventory
+from keras_tnattn_runtime.layout import file_sizes
 
 _log = logging.getLogger(__name__)
 _HEALED = "healed; layer errors were measured before healing"
@@ -271,11 +273,11 @@ class CompressionResult:
             ValueError: If the name ends with something else.
         """
         from keras_small.runtimes import file_costs
-        from keras_small.runtimes.exporting import file_sizes, size_note, write_file
+        from keras_small.runtimes.exporting import size_note, write_file
 
         written = Path(path)
         data = self._comparison.data
-        batches = [] if data is None else some_batches(data.batches)
+        batches = [] if data is None else spread_batches(data.batches)
         if example is None and data is not None:
             example = self.renumbering(next(data.report_batches()))
         examples = [self.renumbering(batch) for batch in batches]
@@ -299,7 +301,6 @@ class CompressionResult:
     def _count_in_file(self, path: Path, promised: PromisedRows) -> str:
         """Counts the rows held back again in a file's runtime; says the count in a sentence."""
         from keras_small.runtimes import file_outputs
-        from keras_small.runtimes.computation import example_of
 
         run = file_outputs(path)
         count = promised.count(lambda inputs: run(example_of(self.model, inputs)))

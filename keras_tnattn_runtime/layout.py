@@ -1,6 +1,7 @@
 """The files of runtimes, and where an exported version has those that TensorFlow does not know."""
 
 import importlib.util
+import os
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -31,6 +32,27 @@ RUNTIMES = {
 }
 # The runtimes that the reader knows, in the order in which the server prefers them.
 READER_RUNTIMES = ("onnxruntime", "litert")
+
+
+def file_sizes(path: str | os.PathLike) -> dict[str, int]:
+    """Returns the bytes of each file that an export wrote; of a folder, of all files in it.
+
+    Args:
+        path: The file or the folder. With an `.xml` file goes its `.bin` file.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "model.onnx").write_bytes(b"12345")
+        ...     list(file_sizes(Path(folder, "model.onnx")).values())
+        [5]
+    """
+    path = Path(path)
+    files = sorted(x for x in path.rglob("*") if x.is_file()) if path.is_dir() else [path]
+    if path.suffix == ".xml":
+        files.append(path.with_suffix(".bin"))
+    return {str(file): file.stat().st_size for file in files}
 
 
 def is_version(name: str) -> bool:

@@ -84,7 +84,7 @@ class Batcher:
         gone: Callable[[], bool] | None = None,
         seconds: float | None = None,
     ) -> Arrays:
-        """Computes a signature on the rows of one request, within so many seconds.
+        """Computes a signature on the rows of one request, within `seconds`.
 
         `check` gets the outputs of each part of the rows; after an error of it, the other parts are
         not computed. Rows that wait are not computed either once `gone()`.
@@ -121,7 +121,7 @@ class Batcher:
         return await asyncio.to_thread(_join, results, order)
 
     def check_room(self, rows: int = 1) -> None:
-        """Raises `RequestError` with 429 if the queue has no room for so many rows.
+        """Raises `RequestError` with 429 if the queue has no room for these rows.
 
         A request larger than the queue is taken when nothing else waits.
         """

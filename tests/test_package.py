@@ -313,7 +313,6 @@ FUNCTIONS_OF_MANY_PARAMETERS = {
     "keras_tnattn/models/language_model.py: __init__",
     "keras_tnattn/models/language_model.py: language_model",
     "keras_tnattn/models/text_classifier.py: text_classifier",
-    "keras_tnattn/models/translator.py: __init__",
     "keras_tnattn/models/translator.py: translator",
     "keras_tnattn/search/generator.py: __init__",
     "keras_tnattn_runtime/reader.py: stream",

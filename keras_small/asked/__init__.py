@@ -1,1 +1,1 @@
-"""The data that `compress` gets: batches, renumbered ids, and the progress that it prints."""
+"""The data that `compress` gets, the inputs that models take, and the progress that is printed."""

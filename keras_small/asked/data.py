@@ -3,8 +3,8 @@
 Both can be inputs alone, or a tuple `(inputs, labels, ...)` as for `fit`; the number of the model's
 inputs tells them apart.
 
-Of what `compress` gets, layers are watched on at most about 1,024 rows, the calibration. The error
-in the report is measured on all rows, or for arrays of more than 4,096 rows on 1,023 others.
+`compress` watches layers on at most about 1,024 rows of the data, the calibration. The error in the
+report is measured on all rows, or for arrays of more than 4,096 rows on 1,023 others.
 """
 
 import dataclasses
@@ -23,8 +23,8 @@ _CALIBRATION_ROWS = 1024
 _REPORT_ROWS = 4096
 # The libraries of the kinds in `_CALLS`.
 _LIBRARIES = ("tensorflow", "numpy", "h5py")
-# The rows of `some_batches`.
-_ROWS_OF_SOME_BATCHES = 256
+# The rows of `spread_batches`.
+_ROWS_OF_SPREAD_BATCHES = 256
 # Kinds of data that are neither converted nor read in batches, and the calls that convert them.
 _CALLS = {
     "RaggedTensor": "data.to_tensor()",
@@ -90,28 +90,6 @@ def as_data(data: Any) -> Data | None:
     return dataclasses.replace(given, inputs=as_arrays(given.inputs))
 
 
-def number_of_inputs(model: keras.Model) -> int | None:
-    """Returns the number of arrays that a built model takes, or `None` if that is not known."""
-    inputs = getattr(model, "inputs", None)
-    if inputs is not None:
-        return len(inputs)
-    return _number_of_shapes((model.get_build_config() or {}).get("input_shape"))
-
-
-def _number_of_shapes(shapes: Any) -> int | None:
-    if not shapes:
-        return None
-    if isinstance(shapes, dict):
-        return len(shapes)
-    return 1 if all(size is None or isinstance(size, int) for size in shapes) else len(shapes)
-
-
-def fixed_rows(model: keras.Model) -> int | None:
-    """Returns the number of rows that each batch of a model must have, or `None` if any will do."""
-    inputs = getattr(model, "inputs", None) or []
-    return next((x.shape[0] for x in inputs if x.shape and x.shape[0] is not None), None)
-
-
 def are_arrays(data: Any) -> bool:
     """Whether data are arrays, or a structure of arrays, and not an iterable of batches."""
     return isinstance(data, np.ndarray | dict | list | tuple) or ops.is_tensor(data)
@@ -171,16 +149,16 @@ def _fit(inputs: Any, num_inputs: int | None) -> bool:
 def number_of_rows(inputs: Any) -> int:
     """Returns the number of samples in a batch."""
     first = keras.tree.flatten(inputs)[0]
-    if not first.ndim:
+    if not np.ndim(first):
         raise ValueError(f"Expected arrays with a row for each sample. Received: {inputs!r}")
     return len(first)
 
 
-def some_batches(batches: Sequence[Any]) -> list[Any]:
+def spread_batches(batches: Sequence[Any]) -> list[Any]:
     """Returns batches of about 256 rows together, from all parts of the data."""
     if not batches:
         return []
-    count = min(len(batches), -(-_ROWS_OF_SOME_BATCHES // number_of_rows(batches[0])))
+    count = min(len(batches), -(-_ROWS_OF_SPREAD_BATCHES // number_of_rows(batches[0])))
     return [batches[n * len(batches) // count] for n in range(count)]
 
 
@@ -213,17 +191,17 @@ class Slices(Sequence):
         batches: Pairs of a batch, arrays of several rows or a structure of such arrays, and the
             numbers of the rows to read.
         rows: Maximum rows of a slice.
-        whole: Whether slices of fewer rows are left out.
+        only_full: Whether slices of fewer rows are left out. Defaults to `False`.
     """
 
     def __init__(
-        self, batches: Iterable[tuple[Any, np.ndarray | range]], rows: int, whole: bool = False
+        self, batches: Iterable[tuple[Any, np.ndarray | range]], rows: int, only_full: bool = False
     ) -> None:
         self._slices = [
             (batch, numbers[start : start + rows])
             for batch, numbers in batches
             for start in range(0, len(numbers), rows)
-            if not whole or start + rows <= len(numbers)
+            if not only_full or start + rows <= len(numbers)
         ]
 
     def __len__(self) -> int:
@@ -248,6 +226,7 @@ class CalibrationData:
 
     Attributes:
         fixed_rows: As above.
+        rows_at_once: Maximum rows of a run that keeps the outputs of all layers.
         arrays: All inputs, if they are arrays; otherwise `None`.
         batches: Batches of inputs, of 1,024 rows together or a little more, of one row each until
             `cut` says how many fit. If the rows of a batch are fixed, others are left out.
@@ -271,7 +250,7 @@ class CalibrationData:
             chosen = range(rows) if rows <= _CALIBRATION_ROWS else _spread(rows)
             self._read = [(self.arrays, chosen)]
         else:
-            self._read = [_whole(batch) for batch in self._first_batches()]
+            self._read = [_all_rows(batch) for batch in self._first_batches()]
         if not any(len(rows) for _, rows in self._read):
             raise ValueError("Expected data of at least one row. Received: no rows")
         for array in keras.tree.flatten([batch for batch, _ in self._read]):
@@ -283,7 +262,7 @@ class CalibrationData:
         if fixed_rows is None:
             self.cut(1)
         else:
-            self._cut_whole(fixed_rows)
+            self._cut_full(fixed_rows)
 
     def cut(self, rows: int, compiled_rows: int | None = None) -> None:
         """Cuts all batches into slices of a maximum of rows, or of the caller's batch size.
@@ -292,14 +271,24 @@ class CalibrationData:
             rows: Maximum rows of a run that keeps the outputs of all layers.
             compiled_rows: Maximum rows of a compiled run. Default: `rows`.
         """
-        most = self._data.batch_size or _CALIBRATION_ROWS
-        self._rows = min(compiled_rows or rows, most)
+        maximum = self._data.batch_size or _CALIBRATION_ROWS
+        self._rows = min(compiled_rows or rows, maximum)
+        self.rows_at_once = min(rows, maximum)
         self.batches = Slices(self._read, self._rows)
-        self.small_batches = Slices(self._read, min(rows, most))
+        self.small_batches = Slices(self._read, self.rows_at_once)
 
-    def _cut_whole(self, rows: int) -> None:
+    def with_arrays(self, arrays: Any) -> "CalibrationData":
+        """Returns other inputs, arrays of the same kind, cut into batches of the same size."""
+        data = dataclasses.replace(self._data, inputs=(arrays,))
+        other = CalibrationData(data, self._num_inputs, self.fixed_rows)
+        if self.fixed_rows is None:
+            other.cut(self.rows_at_once, self._rows)
+        return other
+
+    def _cut_full(self, rows: int) -> None:
         self._rows = rows
-        self.batches = self.small_batches = Slices(self._read, rows, whole=True)
+        self.rows_at_once = rows
+        self.batches = self.small_batches = Slices(self._read, rows, only_full=True)
         if not self.batches:
             raise ValueError(
                 f"Expected at least the {rows} rows that each batch of the model has. "
@@ -342,15 +331,19 @@ class CalibrationData:
             if len(rows) > _REPORT_ROWS:
                 watched = _spread(len(rows))
                 rows = (watched[:-1] + watched[1:]) // 2
-            yield from Slices([(self.arrays, rows)], self._rows, whole=self.fixed_rows is not None)
+            yield from Slices(
+                [(self.arrays, rows)], self._rows, only_full=self.fixed_rows is not None
+            )
         elif isinstance(self._data.inputs, Iterator) or not number_of_batches(self._data.inputs):
             yield from self.batches
         else:
             for batch in self._every_read():
-                yield from Slices([_whole(batch)], self._rows, whole=self.fixed_rows is not None)
+                yield from Slices(
+                    [_all_rows(batch)], self._rows, only_full=self.fixed_rows is not None
+                )
 
 
-def _whole(batch: Any) -> tuple[Any, range]:
+def _all_rows(batch: Any) -> tuple[Any, range]:
     return batch, range(number_of_rows(batch))
 
 

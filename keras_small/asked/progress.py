@@ -11,12 +11,12 @@ import keras
 
 Entry = TypeVar("Entry")
 
-# What is over sooner needs no bar, and lines of files no more updates than one in a second.
+# A shorter task shows no bar. In a log file each update of a bar is a line: one a second at most.
 _SECONDS_WITHOUT_BAR = 2.0
 _SECONDS_BETWEEN_UPDATES = 1.0
 
 _log = logging.getLogger("keras_small")
-# Of the current thread, so that other compressions at the same time are not printed.
+# Each thread has its own value, so that compressions at the same time are not printed, too.
 _verbose = contextvars.ContextVar("verbose", default=False)
 
 
@@ -53,7 +53,7 @@ def with_bar(entries: Iterable[Entry], costs: Iterable[float]) -> Iterator[Entry
         yield entry
         done += cost
         percent = round(100 * done / total)
-        # Of nothing done there is no remaining time.
+        # Without any progress the remaining time is unknown.
         if percent and _verbose.get() and time.monotonic() - start > _SECONDS_WITHOUT_BAR:
             bar.update(percent)
 

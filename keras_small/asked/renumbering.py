@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Renumbering:
-    """The order in which the small model numbers the ids of the original; true if it changed.
+    """Maps ids of the original to those of the small model; true if any id has another number.
 
     Attributes:
         path: The path of the embedding whose ids were renumbered; empty if ids stay.

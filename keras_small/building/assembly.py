@@ -26,7 +26,7 @@ _MAXIMUM_MEAN_CHANGE = 0.01
 
 @dataclasses.dataclass(frozen=True)
 class Made:
-    """The replacement of a layer with floats, or the layer itself, and as in the finished model."""
+    """The replacement of a layer: with float weights, and as the finished model has it."""
 
     floating: keras.layers.Layer
     finished: keras.layers.Layer

@@ -17,7 +17,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_small.asked.data import CalibrationData, number_of_rows, some_batches
+from keras_small.asked.data import CalibrationData, number_of_rows, spread_batches
 from keras_small.asked.progress import tell
 from keras_small.asked.renumbering import Renumbering
 from keras_small.building.assembly import Assembly
@@ -29,7 +29,7 @@ from keras_small.survey.watching import Call, watch_calls, with_activation
 from keras_tnattn.typing import Tensor
 
 Layers = Mapping[str, keras.layers.Layer]
-# Of each call the means of the outputs and of their squares, and the rows.
+# For each layer, and each of its calls: means of outputs and of their squares, and numbers of rows.
 Moments = dict[str, list[tuple[np.ndarray, int]]]
 # Maximum factor by which a deviation changes.
 _MAXIMUM_DEVIATION_FACTOR = 2.0
@@ -44,7 +44,7 @@ class BiasCorrection:
         self.replaced = tuple(replaced)
         self.options = plan.options
         self.batches = [] if data is None else data.batches
-        self.observed = some_batches(self.batches)
+        self.observed = spread_batches(self.batches)
         self.moments: Moments = {}
         layers = self._layers_of(plan.inventory)
         if layers and self.replaced and self.batches:

@@ -17,9 +17,9 @@ from keras_small.asked.data import (
     inputs_and_labels,
     iterate,
     number_of_batches,
-    number_of_inputs,
 )
 from keras_small.asked.errors import data_errors
+from keras_small.asked.inputs import number_of_inputs
 from keras_small.asked.progress import tell
 from keras_small.asked.renumbering import Renumbering
 from keras_small.building.rounding import AnyRounding, rounded_values

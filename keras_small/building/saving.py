@@ -8,7 +8,7 @@ import contextlib
 import io
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import keras
 from keras_small.coding.archives import WEIGHTS, saved_files
 from keras_small.coding.arrays import MAXIMUM_FOR_LZMA
 from keras_small.coding.files import check_model, encode_model
-from keras_small.survey.copying import custom_objects
+from keras_small.survey.copying import known_objects
 from keras_small.survey.inventory import Inventory
 from keras_tnattn_runtime.folders import checked_target, write_file
 
@@ -54,19 +54,23 @@ def file_bytes(model: keras.Model, suffix: str = ".keras") -> int:
     return len(_content(model, suffix))
 
 
-def check_codable(model: keras.Model) -> None:
+def check_codable(model: keras.Model, known: Mapping[str, Any]) -> None:
     """Refuses a model that no `.tnz` file can hold.
+
+    Args:
+        model: The model.
+        known: Its own classes and functions by name, as `known_objects` yields them.
 
     Raises:
         ValueError: If a layer saves other things than numbers, or cannot be built from its config.
     """
-    with _ready_to_save(model) as known:
+    with _new_optimizer(model):
         check_model(saved_files(model), known)
 
 
 def _content(model: keras.Model, suffix: str) -> bytes:
     """Returns the bytes of a model's file."""
-    with _ready_to_save(model) as known:
+    with known_objects(Inventory.of(model)) as known, _new_optimizer(model):
         files = saved_files(model)
         if suffix == ".tnz":
             return encode_model(files, known)
@@ -78,14 +82,6 @@ def _content(model: keras.Model, suffix: str) -> bytes:
             kind = zipfile.ZIP_LZMA if name == WEIGHTS and small else None
             archive.writestr(name, files[name], kind)
     return content.getvalue()
-
-
-@contextlib.contextmanager
-def _ready_to_save(model: keras.Model) -> Iterator[dict[str, Any]]:
-    """Yields the classes of a model that Keras may not know, while its optimizer is a new one."""
-    known = custom_objects(Inventory.of(model))
-    with keras.saving.custom_object_scope(known), _new_optimizer(model):
-        yield known
 
 
 @contextlib.contextmanager

@@ -207,8 +207,8 @@ def entropy_bytes(symbols: np.ndarray, times: float = 1.0) -> int:
     """
     counts = _counts(symbols)
     used = np.flatnonzero(counts)
-    some = counts[used]
-    bits = -(some * np.log2(some / some.sum())).sum()
+    positive = counts[used]
+    bits = -(positive * np.log2(positive / positive.sum())).sum()
     return math.ceil(times * bits / 8) + int(used[-1] - used[0]) + 3
 
 
@@ -229,7 +229,7 @@ def streams_of(integers: np.ndarray) -> list[np.ndarray]:
         return alike
     means = [_distances(integers).mean(axis=axis) for axis in (1, 0)]
     by_class = [
-        _split(integers, *(_classes(some, number) for some in means))
+        _split(integers, *(_classes(of_axis, number) for of_axis in means))
         for number in _CLASSES_PER_OCTAVE
     ]
     return min(alike, *by_class, key=_size)
@@ -269,10 +269,10 @@ def _streams_of_sorted(integers: np.ndarray) -> list[np.ndarray]:
     same[1:, :-1] = (integers[1:] == integers[:-1]) & ~begins[1:, None]
     shared = np.minimum(same.argmin(axis=1), 255).astype("uint8")
     by_class = [(integers[rows == row], shared[rows == row]) for row in np.unique(rows)]
-    streams = [begins.astype("uint8"), rows[begins], columns, *(some for _, some in by_class)]
-    for (some, lengths), column in itertools.product(by_class, np.unique(columns)):
+    streams = [begins.astype("uint8"), rows[begins], columns, *(lengths for _, lengths in by_class)]
+    for (of_class, lengths), column in itertools.product(by_class, np.unique(columns)):
         chosen = columns == column
-        streams.append(some[:, chosen][_own(lengths, len(columns))[:, chosen]])
+        streams.append(of_class[:, chosen][_own(lengths, len(columns))[:, chosen]])
     return streams
 
 
@@ -290,8 +290,8 @@ def _classes(means: np.ndarray, number: float) -> np.ndarray:
 def _split(integers: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> list[np.ndarray]:
     streams = [rows, columns]
     for row in np.unique(rows):
-        some = integers[rows == row]
-        streams += [some[:, columns == column].ravel() for column in np.unique(columns)]
+        of_class = integers[rows == row]
+        streams += [of_class[:, columns == column].ravel() for column in np.unique(columns)]
     return streams
 
 
@@ -362,19 +362,20 @@ def _decode(code: memoryview, method: str, dtype: np.dtype, shape: tuple[int, ..
         raise ValueError("the code has classes without tables")
     by_row, shared = by_row[np.cumsum(begins > 0) - 1], np.zeros(len(begins), "uint8")
     for row in classes[0] if are_sorted else ():
-        some = by_row == row
-        shared[some] = _symbols(ans, tables.pop(0), int(np.count_nonzero(some)))
+        is_of_class = by_row == row
+        count = int(np.count_nonzero(is_of_class))
+        shared[is_of_class] = _symbols(ans, tables.pop(0), count)
     columns_by_class = [np.flatnonzero(by_column == column) for column in classes[1]]
     for row in classes[0]:
-        some = np.flatnonzero(by_row == row)
-        is_own = _own(shared[some], columns)
+        of_class = np.flatnonzero(by_row == row)
+        is_own = _own(shared[of_class], columns)
         block = np.zeros(is_own.shape, "uint8")
         for others in columns_by_class:
             own = is_own[:, others]
             part = np.zeros(own.shape, "uint8")
             part[own] = _symbols(ans, tables.pop(0), int(np.count_nonzero(own)))
             block[:, others] = part
-        integers[some] = block
+        integers[of_class] = block
     _check_end(ans)
     for column in range(min(columns, int(shared.max(initial=0)))):
         own = np.where(column >= shared, np.arange(len(shared)), 0)

@@ -5,8 +5,8 @@ which lists the arrays, with dtypes and shapes, and the parts in which they are 
 large array or of several small ones of a kind. The parts follow. The arrays are those of Keras' own
 format, as the layers save them; config, metadata and assets are arrays of bytes among them.
 
-What reading takes, in memory and time, is bounded by the bytes of the file. An index that promises
-more than its file may hold has zeros behind it, until the file is large enough.
+The bytes of a file bound the memory and the time of reading it. Where the index promises more than
+a file of this size may hold, the writer adds zeros behind it until the file is large enough.
 """
 
 import collections
@@ -34,7 +34,8 @@ from keras_small.coding.archives import WEIGHTS, temporary_folder
 from keras_tnattn.errors import cause_of
 from keras_tnattn_runtime.folders import writing_to
 
-_MAGIC, _VERSION = b"TNZ\x89", 1
+_MAGIC = b"TNZ\x89"
+_VERSION = 1
 # Magic, version, the checksum, and the bytes of the index, deflated and as text.
 _HEAD = struct.Struct("<4sI32sII")
 _CONFIG = "config.json"
@@ -44,10 +45,12 @@ _SMALL = 512
 _TEXT = 16
 # Minimum bytes of the file for each part of an array's name, which becomes a group of HDF5.
 _NAME_PART = 8
-# Maximum bytes of arrays for each byte of the layers' weights (with the states of an optimizer), in
-# any file, and for each byte of the file: arrays that are no weights.
-_STATES, _MORE, _OTHERS = 4, 2**20, 16
-# No weight takes more bytes for a number.
+# Maximum bytes of the arrays of a file: for each byte of the layers' weights, with the states of an
+# optimizer; in any file; and for each byte of the file.
+_MAXIMUM_FOR_WEIGHTS = 4
+_MAXIMUM_IN_ANY = 2**20
+_MAXIMUM_FOR_FILE = 16
+# Maximum bytes of a number of a weight.
 _NUMBER = 8
 # Booleans, integers, floats, complex numbers, and what NumPy does not know (bfloat16).
 _KINDS = "biufcV"
@@ -76,7 +79,7 @@ class _Array:
 
     @property
     def entry(self) -> list[Any]:
-        """What the index has of the array."""
+        """The entry of the array in the index."""
         entry: list[Any] = [self.name, self.dtype, self.shape]
         if self.attributes:
             entry.append(self.attributes)
@@ -86,9 +89,9 @@ class _Array:
         path = PurePosixPath(self.name)
         if path.is_absolute() or ".." in path.parts or "\\" in self.name or not path.parts:
             raise ValueError(f"Expected a relative path. Received: {self.name}")
-        whole = all(isinstance(size, int) and size >= 0 for size in self.shape)
-        plain = self.type.names is None and self.type.subdtype is None
-        if self.type.kind not in _KINDS or not plain or not whole:
+        has_sizes = all(isinstance(size, int) and size >= 0 for size in self.shape)
+        has_fields = self.type.names is not None or self.type.subdtype is not None
+        if self.type.kind not in _KINDS or has_fields or not has_sizes:
             raise ValueError(f"Expected an array of numbers. Received: {self}")
 
 
@@ -173,7 +176,7 @@ def encode_model(
 
 
 def _number_to_code(files: Mapping[str, bytes], custom_objects: Mapping[str, Any] | None) -> int:
-    """Returns how many numbers the weights of a model are that is to be coded."""
+    """Returns the number of weights of a model that is to be coded."""
     try:
         return _number_of_weights(files[_CONFIG], custom_objects, safe_mode=False)
     except MemoryError:
@@ -204,7 +207,7 @@ def load_model(
             to `True`.
 
     Returns:
-        A Keras model, compiled if the one that was saved was.
+        A Keras model, compiled if the saved one was.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -252,7 +255,7 @@ def load_model(
 
 @contextlib.contextmanager
 def _refusals(path: Any) -> Iterator[None]:
-    """Says of any error that the file is no model's."""
+    """Turns any error into one that says that the file is no model."""
     try:
         yield
     except MemoryError:
@@ -277,7 +280,7 @@ def _bytes_of(path: str | os.PathLike | IO[bytes]) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class _File:
-    """What a file holds: its bytes, and the arrays of each part, its method, and its code."""
+    """The content of a file: its bytes, and the arrays, the method and the code of each part."""
 
     size: int
     parts: list[tuple[list[_Array], str, memoryview]]
@@ -360,7 +363,7 @@ class _File:
 
 
 def _check_size(size: int, least: int, what: str) -> None:
-    """Refuses a file of fewer bytes than what it promises needs."""
+    """Refuses a file that is too small for the arrays that its index lists."""
     if size < least:
         raise ValueError(f"whose {size:,} bytes are too few for {what}: at least {least:,}")
 
@@ -384,14 +387,14 @@ def _bytes_for_layers(weights: int) -> int:
 def _bytes_for_arrays(listed: Sequence[_Array], weights: int) -> int:
     """Returns the minimum bytes of a file with such arrays, some of which are no weights."""
     held = sum(array.size for array in listed)
-    others = held - _STATES * _NUMBER * weights - _MORE
-    return math.ceil(max(0, others) / _OTHERS)
+    others = held - _MAXIMUM_FOR_WEIGHTS * _NUMBER * weights - _MAXIMUM_IN_ANY
+    return math.ceil(max(0, others) / _MAXIMUM_FOR_FILE)
 
 
 def _number_of_weights(
     config: bytes, custom_objects: Mapping[str, Any] | None, safe_mode: bool
 ) -> int:
-    """Returns how many numbers a model's weights are, by its config, without making the weights."""
+    """Returns the number of a model's weights, by its config, without making them."""
     known = dict(custom_objects or {})  # and what a scope has, which only this thread knows
     if b'"keras_hub.' in config:  # Keras imports it only when it makes one of its layers
         with contextlib.suppress(ImportError):

@@ -192,7 +192,7 @@ class _Table:
         )
 
     def _make(self, blocks: Sequence[tuple[int, int]]) -> AdaptiveEmbedding:
-        """Returns the embedding of blocks, each of so many rows and of a rank."""
+        """Returns the embedding of blocks, given as pairs of the number of rows and the rank."""
         rows, ranks = zip(*blocks, strict=True)
         layer = AdaptiveEmbedding(
             self._layer.input_dim,

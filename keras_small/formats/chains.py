@@ -27,12 +27,14 @@ WEIGHT_SHARES = tuple(0.8**n for n in range(1, 16))
 
 Ranks = tuple[int, ...]
 Factoring = tuple[Ranks, Sequence[np.ndarray], float]
-# The shapes of factors, and an error that they are hardly below.
+# The shapes of factors, and a lower bound of their error, but for roundings.
 Bound = tuple[list[tuple[int, ...]], float]
 
 
 class Factorings(Protocol):
-    """Yields ranks, factors and error of the factorings of a kernel, of some ranks or of `only`.
+    """Yields the ranks, the factors and the error of each factoring of a kernel; see `only`.
+
+    Which ranks are tried is the format's choice; with `only` it is these.
 
     The kernel `(*k, C, F)` is in float64; the moment is the second one of its patches.
     """

@@ -4,7 +4,7 @@ Groups with scales of their own make all integers about as frequent, and an entr
 little. One step for a whole kernel gives the same error in fewer coded bytes, even fewer if numbers
 near a half are rounded towards 0.
 
-Of a table whose ids were counted, the error is least for its bytes if each number adds the same to
+The error of a table whose ids were counted is least for its bytes if each number adds the same to
 it: a row of weight `w` then has a step in proportion to `w^(-1/2)`. Coordinates along the principal
 axes take fewer bytes than the rows themselves, as most of them are small. A row of the basis has
 the weight of its coordinates, the sum of their weighted squares. If ids may be renumbered, the axes
@@ -49,7 +49,7 @@ _TABLE_BITS = 8
 # Maximum rows by which its coded bytes are estimated.
 _ENTROPY_ROWS = 4096
 _ROTATIONS = 60
-# About the bytes of a kernel in the index of a file.
+# Approximate bytes of a kernel in the index of a file.
 _INDEX_BYTES = 50
 
 

@@ -41,7 +41,7 @@ def candidates(
     if bits is None or any(quantized_kind(cell) is None for cell in kernel_layers(layer)):
         return []
     kernels = weighted_kernels(layer, statistics)
-    share = _share_left(kernels, statistics)
+    share = _remaining_share(kernels, statistics)
     widths = sorted(width for width in _GROUP_SIZES if width >= bits)
     pairs = [(width, group) for width in widths for group in _GROUP_SIZES[width]]
     column = max(kernel.matrix.shape[0] for kernel in kernels)
@@ -159,10 +159,10 @@ def kernel_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
 def rounding_error(layer: keras.layers.Layer, statistics: Statistics, bits: int) -> float:
     """Returns the relative error of a layer whose kernel has integers of `bits`."""
     kernels = weighted_kernels(layer, statistics)
-    return _share_left(kernels, statistics) * relative_error(kernels, bits, GROUP)
+    return _remaining_share(kernels, statistics) * relative_error(kernels, bits, GROUP)
 
 
-def _share_left(kernels: list[Kernel], statistics: Statistics) -> float:
+def _remaining_share(kernels: list[Kernel], statistics: Statistics) -> float:
     """Returns the share of rounding errors that second moments leave, about that of all bits.
 
     It is measured once for a layer, because it takes a factorization of each moment.

@@ -35,7 +35,7 @@ def may_win(
 
 
 def _bounds(kernel: np.ndarray, moment: np.ndarray | None) -> Iterator[chains.Bound]:
-    """Yields the shapes of factors, and an error that they are hardly below."""
+    """Yields the shapes of factors, and a lower bound of their error, but for roundings."""
     ranks = _ranks(kernel)
     if not ranks:
         return

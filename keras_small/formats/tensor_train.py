@@ -75,8 +75,8 @@ def may_win(
 ) -> bool:
     """Whether a tensor train may have a smaller error than each candidate of no more bytes.
 
-    Only a table has so many that a few of them are tried first. Those below `least_bytes` do not
-    count.
+    Tables have many candidates, so that a few of them are tried first; those of fewer bytes than
+    `least_bytes` do not count. Other layers have few: the answer is yes.
     """
     if not _is_large_table(layer):
         return True
@@ -142,16 +142,16 @@ def _table_candidates(
         groups.append(_trains(layer, statistics, errors, bits, width, places))
     groups = _promising(groups, number)
     return [
-        _candidate(train, error_left, errors, number)
-        for trains, error_left in zip(groups, _errors_left(groups), strict=True)
+        _candidate(train, remaining_error, errors, number)
+        for trains, remaining_error in zip(groups, _remaining_errors(groups), strict=True)
         for train in trains
     ]
 
 
 def _candidate(
-    train: "_GroupedRows", error_left: float, errors: TableErrors, number: int
+    train: "_GroupedRows", remaining_error: float, errors: TableErrors, number: int
 ) -> Candidate:
-    """Returns a candidate, of which improvement will leave a share of the error."""
+    """Returns a candidate whose error an improvement will reduce to a share of it."""
     a, b, places = train.first
     exact = grouped_rows.lookup(a, b, places[errors.rows])
     approximation = exact
@@ -160,7 +160,7 @@ def _candidate(
     if bits is not None:
         approximation, size = train.rounded_rows(number, errors.rows)
     target = errors.coordinates[:, : exact.shape[1]]
-    improved_error, weighted = errors.of(approximation + (error_left - 1) * (exact - target))
+    improved_error, weighted = errors.of(approximation + (remaining_error - 1) * (exact - target))
     return Candidate(
         format="tensor_train",
         ranks=train.ranks,
@@ -178,14 +178,14 @@ def _candidate(
     )
 
 
-def _errors_left(groups: list[list["_GroupedRows"]]) -> np.ndarray:
+def _remaining_errors(groups: list[list["_GroupedRows"]]) -> np.ndarray:
     """Returns for each group how much of the error one round of improvement leaves.
 
     Only the chosen tensor train will be improved. How much that helps depends mostly on the width,
     so it is measured on one of the middle ranks, for the smallest, a middle and the largest width.
     """
     measured = sorted({0, len(groups) // 2, len(groups) - 1}) if groups else []
-    errors = [groups[n][len(groups[n]) // 2].measured_error_left() for n in measured]
+    errors = [groups[n][len(groups[n]) // 2].measured_remaining_error() for n in measured]
     return np.interp(range(len(groups)), measured, errors) if groups else np.zeros(0)
 
 
@@ -265,7 +265,7 @@ class _GroupedRows:
             )
         return *grouped_rows.refit(a, b, self.rows, self.weights, places, sweeps=2), places
 
-    def measured_error_left(self) -> float:
+    def measured_remaining_error(self) -> float:
         """Returns the weighted error of the rows after one round, relative to that before."""
         before, after = (
             grouped_rows.squared_error(a, b, self.rows, self.weights, places)
@@ -332,7 +332,7 @@ def _trains(
     width: int,
     places: np.ndarray,
 ) -> list[_GroupedRows]:
-    """Returns the tensor trains, by rank, of so many columns of the coordinates."""
+    """Returns the tensor trains of the first `width` columns of the coordinates, by rank."""
     factors = errors.factors
     weights = errors.weights.astype("float32")
     rows = factors.coordinates[:, :width]

@@ -30,7 +30,7 @@ def may_win(
 
 
 def _bounds(kernel: np.ndarray, moment: np.ndarray | None) -> Iterator[chains.Bound]:
-    """Yields the shapes of factors, and an error that they are hardly below."""
+    """Yields the shapes of factors, and a lower bound of their error, but for roundings."""
     # The last factor leaves a kernel of that rank.
     errors = factors.channel_factors(kernel, moment)[2]
     *sizes, channels, filters = kernel.shape

@@ -17,7 +17,6 @@ import keras
 import numpy as np
 
 from keras_small.asked.data import number_of_rows
-from keras_small.survey.running import outputs_on_data
 
 # From a batch of outputs, the original's and others, to a number in [0, 1] for each row.
 Change = Callable[[Sequence[Any], Sequence[Any]], np.ndarray]
@@ -62,7 +61,7 @@ def mean_bound(total: float, rows: int, confidence: float) -> float:
 def _largest_share(
     minimum: float, log_probability: Callable[[float], float], confidence: float
 ) -> float:
-    """Returns the largest share, from `minimum` on, whose probability is above `1 - confidence`."""
+    """Returns the largest share of at least `minimum` with a probability above `1 - confidence`."""
     low = minimum
     high = 1.0
     while high - low > 1e-12 * high:
@@ -89,7 +88,7 @@ def _log_probability(count: int, rows: int) -> Callable[[float], float]:
 
 @dataclasses.dataclass(frozen=True)
 class FlipCount:
-    """How many rows have another top class.
+    """The number of rows that have another top class, with a bound of their share.
 
     Attributes:
         flips: The number of these rows.
@@ -111,13 +110,13 @@ class FlipCount:
 
     @property
     def evidence(self) -> str:
-        """What a promise says of the count."""
+        """The count, as the sentence of a promise goes on."""
         return f"{self.flips:,} of {self.rows:,} held-out rows did; bound {100 * self.bound:.3g} %"
 
 
 @dataclasses.dataclass(frozen=True)
 class MeanChange:
-    """By how much the outputs of rows change.
+    """The mean change of the outputs of rows, with its bound.
 
     Attributes:
         mean: The mean change.
@@ -140,7 +139,7 @@ class MeanChange:
 
     @property
     def evidence(self) -> str:
-        """What a promise says of the measurement."""
+        """The mean, as the sentence of a promise goes on."""
         return f"{self.rows:,} held-out rows did by {self.mean:.3g}; bound {self.bound:.3g}"
 
 
@@ -152,7 +151,7 @@ _SENTENCES: dict[str, Callable[[float], str]] = {
 
 @dataclasses.dataclass(frozen=True)
 class KeptPromise:
-    """With probability `count.confidence` over the draw of the rows, a limit is kept.
+    """A limit that is kept with probability `count.confidence` over the draw of the rows.
 
     Attributes:
         name: `"max_flips"` or `"max_change"`.
@@ -198,7 +197,7 @@ class Counted(abc.ABC):
 
     @abc.abstractmethod
     def describe(self, total: float, rows: int) -> str:
-        """Says a sum of changes in words."""
+        """Returns a sum of changes in words."""
 
     @abc.abstractmethod
     def count(self, total: float, rows: int, confidence: float) -> "FlipCount | MeanChange":
@@ -229,7 +228,7 @@ class Flips(Counted):
 
 
 class Changes(Counted):
-    """By how much the outputs of a row change."""
+    """The size of the change of the outputs of a row."""
 
     name = "max_change"
 
@@ -254,16 +253,22 @@ class Changes(Counted):
 
 
 class CountedRows:
-    """Rows of inputs with the outputs of a model.
+    """Rows of inputs with the outputs of the original, of which other outputs differ.
 
     Args:
-        model: The original model.
+        predict: Function from a batch of inputs to the list of the original's outputs, arrays.
         inputs: Arrays of equally many rows.
         batch_size: Rows per batch.
         counted: The measure of the change of a row.
     """
 
-    def __init__(self, model: keras.Model, inputs: Any, batch_size: int, counted: Counted) -> None:
+    def __init__(
+        self,
+        predict: Callable[[Any], list[np.ndarray]],
+        inputs: Any,
+        batch_size: int,
+        counted: Counted,
+    ) -> None:
         self.rows = number_of_rows(inputs)
         self.counted = counted
         self.batches = [
@@ -272,7 +277,7 @@ class CountedRows:
         ]
         self.outputs = []
         for batch in self.batches:
-            outputs = outputs_on_data(model, batch)
+            outputs = predict(batch)
             counted.check_outputs(outputs)
             self.outputs.append(counted.summary(outputs))
 
@@ -304,7 +309,7 @@ class CountedRows:
 def relative_change(before: Sequence[Any], after: Sequence[Any]) -> np.ndarray:
     """Returns `min(1, |after - before| / |before|)` of each row, over all of its outputs.
 
-    Of a row that was all 0 it is 0 if it still is, and else 1; of one with NaN it is 1.
+    For a row that was all 0 it is 0 if it still is, and else 1; for one with NaN it is 1.
     """
     old, new = (
         np.concatenate([np.asarray(x, "float64").reshape(len(x), -1) for x in outputs], axis=1)
@@ -319,8 +324,8 @@ def relative_change(before: Sequence[Any], after: Sequence[Any]) -> np.ndarray:
 def top_classes(outputs: Sequence[Any]) -> np.ndarray:
     """Returns the top class of each row, at each position of each output: ints `(rows, N)`.
 
-    Of one column, the probability of the second of two classes, it is 1 if this is above 0.5; of a
-    row with NaN it is -1.
+    An output of one column is the probability of the second of two classes, which is the top class
+    above 0.5. A row with NaN has the class -1.
     """
     columns = []
     for array in (np.asarray(output).astype("float64") for output in outputs):

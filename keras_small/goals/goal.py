@@ -17,6 +17,7 @@ from keras_small.planning.options import Options
 from keras_small.planning.plan import Choice, Plan
 from keras_small.planning.unreplaced import describe_unreplaced
 from keras_small.survey.comparing import Metric
+from keras_small.survey.survey import Survey
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,9 +109,12 @@ class Goal(abc.ABC):
                 f"Received: kept_ids={data.kept_ids}, metric={self.metric}"
             )
 
-    def hold_back(self, data: Data | None, model: keras.Model) -> tuple[Data | None, Any]:
-        """Returns the data to plan with, and the rest, which is held back for `choose`."""
-        return data, None
+    def prepare(self, survey: Survey) -> tuple[Survey, Any]:
+        """Returns the survey to plan with, and what `choose` needs beside the plan.
+
+        A goal that runs the original does so here, because a plan takes much longer than an error.
+        """
+        return survey, None
 
     @abc.abstractmethod
     def choose(self, search: Search) -> Chosen:

@@ -10,21 +10,13 @@ The order lets the safest model go first, so that an early failure is improbable
 """
 
 import dataclasses
+import functools
 import math
 import reprlib
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-import keras
-
-from keras_small.asked.data import (
-    Data,
-    are_arrays,
-    fixed_rows,
-    number_of_inputs,
-    number_of_rows,
-    read_arrays,
-)
+from keras_small.asked.data import CalibrationData, Data, are_arrays, number_of_rows
 from keras_small.asked.progress import tell
 from keras_small.building.assembly import Assembly
 from keras_small.goals.counting import (
@@ -43,8 +35,8 @@ from keras_small.goals.search import Search
 from keras_small.planning.options import Options
 from keras_small.planning.plan import Choice
 from keras_small.survey.comparing import Metric
-from keras_small.survey.inventory import Inventory
-from keras_small.survey.running import outputs_of, rows_at_once
+from keras_small.survey.running import outputs_of, outputs_on_data
+from keras_small.survey.survey import Survey
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,26 +126,26 @@ class Promise(Goal):
 
     def check(self, options: Options, data: Data | None) -> None:
         inputs = None if data is None else data.inputs
-        if not are_arrays(inputs):
+        if data is None or not are_arrays(inputs):
             raise ValueError(
                 "Expected data as arrays together with a promise, because some of their rows are "
                 f"held back. Received: {self.argument}, data={type(inputs).__name__}"
             )
-        if data is not None and data.kept_ids is not None:
+        if data.kept_ids is not None:
             raise ValueError(
                 "Expected kept_ids without a promise, which compares models of the original ids. "
                 f"Received: kept_ids={data.kept_ids}, {self.argument}"
             )
+        _check_rows(self, number_of_rows(inputs))
 
-    def hold_back(
-        self, data: Data | None, model: keras.Model
-    ) -> tuple[Data | None, "PromisedRows"]:
-        data = cast(Data, data)
-        rows = PromisedRows(self, data, model)
-        return dataclasses.replace(data, inputs=rows.planning_inputs), rows
+    def prepare(self, survey: Survey) -> tuple[Survey, "PromisedRows"]:
+        data = cast(CalibrationData, survey.data)
+        planning, held_back = halves(data.arrays)
+        survey = survey.with_data(data.with_arrays(planning))
+        return survey, PromisedRows(self, survey, held_back)
 
     def choose(self, search: Search) -> Chosen:
-        rows: PromisedRows = search.held_back
+        rows: PromisedRows = search.prepared
         plan = search.plan
         # A metric is only reported.
         builder = search.builder.without_metric()
@@ -226,22 +218,19 @@ class PromisedRows:
 
     Args:
         goal: The promise.
-        data: Arrays.
-        model: The original model.
+        survey: The original model, and the rows that plan.
+        held_back: Arrays of the others.
 
     Raises:
-        ValueError: If there are too few rows, they do not fit the model, or it is no classifier.
+        ValueError: If they do not fit the model, or it is no classifier.
     """
 
-    def __init__(self, goal: Promise, data: Data, model: keras.Model) -> None:
-        inputs = read_arrays(data.inputs, number_of_inputs(model))
-        _check_rows(goal, number_of_rows(inputs))
+    def __init__(self, goal: Promise, survey: Survey, held_back: Any) -> None:
         self.goal = goal
-        self.planning_inputs, held_back = halves(inputs)
-        row = keras.tree.map_structure(lambda array: array[:1], inputs)
-        rows = data.batch_size or fixed_rows(model) or rows_at_once(Inventory.of(model), row)
-        self.planning = CountedRows(model, self.planning_inputs, rows, goal.counted)
-        self.held_back = CountedRows(model, held_back, rows, goal.counted)
+        predict = functools.partial(outputs_on_data, survey.original.model)
+        data = cast(CalibrationData, survey.data)
+        self.planning = CountedRows(predict, data.arrays, data.rows_at_once, goal.counted)
+        self.held_back = CountedRows(predict, held_back, data.rows_at_once, goal.counted)
 
     @property
     def limit(self) -> float:
@@ -273,4 +262,4 @@ def _check_rows(goal: Promise, rows: int) -> None:
 
 
 def _predictor(assembly: Assembly) -> Callable[[Any], list]:
-    return lambda inputs: outputs_of(assembly.small.model, inputs)
+    return functools.partial(outputs_of, assembly.small.model)

@@ -19,12 +19,12 @@ class Search:
 
     Args:
         builder: Builds the models of choices.
-        held_back: The rows that a goal held back, if it did.
+        prepared: What the goal has prepared beside the plan, or `None`.
     """
 
-    def __init__(self, builder: Builder, held_back: Any = None) -> None:
+    def __init__(self, builder: Builder, prepared: Any = None) -> None:
         self.builder = builder
-        self.held_back = held_back
+        self.prepared = prepared
         self.plan = builder.plan
 
     def factor(self, choice: Choice) -> float:

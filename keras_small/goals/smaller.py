@@ -164,7 +164,7 @@ class Smaller(Goal):
 def _integers_alone(plan: Plan) -> Choice:
     """Returns the layers as they are; quantized with `bits`, where this makes them smaller.
 
-    Of the sizes of groups it is the one with the smallest error.
+    The size of their groups is that of the smallest error.
     """
 
     def candidate_for(path: str) -> Candidate:
@@ -177,7 +177,7 @@ def _integers_alone(plan: Plan) -> Choice:
 
 
 def _bytes_that_stay(plan: Plan, smallest: Choice) -> str:
-    """Says how much of the model is not replaced, and why, or how small its layers become."""
+    """Returns how much of the model is not replaced, and why, or how small its layers become."""
     kept = {path: plan.why_not_smaller[path] for path, c in smallest.items() if c.keeps_layer}
     fixed = plan.fixed_bytes + sum(smallest[path].bytes for path in kept)
     if fixed:

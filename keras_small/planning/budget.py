@@ -22,20 +22,20 @@ def share_out(
     groups = {
         path: _not_dominated(candidates, sensitivity[path]) for path, candidates in choices.items()
     }
-    left = budget - sum(group[0].candidate.bytes for group in groups.values())
-    if left < 0:
+    remaining = budget - sum(group[0].candidate.bytes for group in groups.values())
+    if remaining < 0:
         return None
     at = dict.fromkeys(groups, 0)
     # The best step of each group is looked for again only once it is made, or no longer fits.
     steps: list[_Step] = []
     for path in groups:
-        _push_best(steps, path, groups[path], 0, left)
+        _push_best(steps, path, groups[path], 0, remaining)
     while steps:
         step = heapq.heappop(steps)
-        if step.added <= left:
+        if step.added <= remaining:
             at[step.path] = step.to
-            left -= step.added
-        _push_best(steps, step.path, groups[step.path], at[step.path], left)
+            remaining -= step.added
+        _push_best(steps, step.path, groups[step.path], at[step.path], remaining)
     return {path: group[at[path]].candidate for path, group in groups.items()}
 
 
@@ -56,14 +56,14 @@ class _Step(NamedTuple):
 
 
 def _push_best(
-    steps: list[_Step], path: str, group: Sequence[_Weighted], at: int, left: int
+    steps: list[_Step], path: str, group: Sequence[_Weighted], at: int, remaining: int
 ) -> None:
-    """Pushes the best step of a group onto a heap, if there is one that fits the bytes left."""
+    """Pushes the best step of a group that fits the remaining bytes, if any, onto a heap."""
     now = group[at]
     found = []
     for to, new in enumerate(group[at + 1 :], at + 1):
         added = new.candidate.bytes - now.candidate.bytes
-        if added <= left:
+        if added <= remaining:
             found.append(_Step((new.cost - now.cost) / max(added, 1), path, to, added))
     if found:
         heapq.heappush(steps, min(found))

@@ -1,4 +1,4 @@
-"""Estimates before a compression how long it will take, from a simple model of its parts."""
+"""Estimates the time of a compression before it starts, from a cost model of its parts."""
 
 import functools
 import math
@@ -17,23 +17,25 @@ from keras_small.survey.kinds import has_kernel, is_plain_table, row_size
 from keras_small.survey.survey import Survey
 
 # Costs in products of two floats, each in the units that its comment names; they were fitted to the
-# models of benchmarks/compress_sizes.py. Of a matrix `(m, n)` in units of `m^3`, of its inputs: the
-# second moment and its factors.
+# models of benchmarks/compress_sizes.py. Those of a matrix `(m, n)`:
+# the second moment of its inputs, and its factors, in units of `m^3`;
 _MOMENT_COST = 4
-# Of a matrix `(m, n)` in units of `m^2 n`: roundings that make up for each other.
+# roundings that make up for each other (GPTQ), in units of `m^2 n`;
 _ROUNDING_COST = 2
-# Of a matrix `(m, n)`, `m >= n`, in units of `m n^2`: the decompositions and errors of all ranks.
+# decompositions and errors of all ranks, in units of `m n^2` for `m >= n`.
 _FACTORING_COST = 40
-# Of a convolution of `P` numbers in a patch, `P^3`: bounds of the errors of its factors, and the
-# least squares of some.
+# Bounds of the errors of a convolution's factors, and least squares for a part of these, in units
+# of `P^3` for `P` numbers in a patch.
 _PATCHES_COST = 3
-# Of a table of `V` rows of `D` features in blocks of `B` rows, `V B D`: rows that move.
+# Those of a table of `V` rows of `D` features, in blocks of `B` rows:
+# rows that move, in units of `V B D`;
 _MOVES_COST = 4
-# `V D`: neighbors and singular vectors for all widths.
+# neighbors and singular vectors for all widths, in units of `V D`;
 _VECTORS_COST = 2**14
-# `V D`, or the maximum numbers in two cores if these are fewer: the roundings of all candidates.
+# roundings of all candidates, in units of `V D`, or of the maximum numbers in two cores if these
+# are fewer.
 _ROUNDED_CORES_COST = 2**17
-# Of these a quarter is computed where none may win, and all where some may.
+# The share of these costs that arises: a quarter where no candidate may win, all where one may.
 _TRIED_PART = 0.5
 # Copies of a model and what does not depend on its size: a second on a machine of 2^35 products a
 # second.

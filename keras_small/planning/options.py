@@ -10,7 +10,6 @@ from keras_small.coding import arrays
 from keras_small.formats import OPTIONAL_FORMATS
 from keras_small.formats.runtime_tables import RUNTIMES
 from keras_small.survey.inventory import Inventory
-from keras_small.survey.kinds import kind_of
 
 # The widths of integers, and the one that stands for floats.
 INTEGER_BITS = (8, 4, 3, 2)
@@ -56,7 +55,7 @@ class Options:
 
     def check_selection(self, inventory: Inventory) -> None:
         """Refuses `filters` that select none of the layers of a model which can be replaced."""
-        layers = [place.layer for place in inventory.places.values() if kind_of(place.layer)]
+        layers = [place.layer for place in inventory.known.values()]
         if self.filters is None or not layers or any(map(self.selects, layers)):
             return
         names = ", ".join(layer.name for layer in layers[:_NAMES_IN_ERRORS])

@@ -14,7 +14,7 @@ from keras_small.formats.runtime_tables import bits_for, fit_for
 from keras_small.planning.estimate import describe_cost, multiplications
 from keras_small.planning.options import FLOATS, Options
 from keras_small.planning.table_costs import measure_tables
-from keras_small.planning.unreplaced import check_reachable
+from keras_small.planning.unreplaced import Unreplaced, check_reachable, unreplaced_weights
 from keras_small.storage.sizes import byte_count
 from keras_small.survey.calibration import Statistics
 from keras_small.survey.inventory import Inventory
@@ -61,7 +61,7 @@ class Plan:
     @functools.cached_property
     def total(self) -> int:
         """Bytes of all weights of the original."""
-        return byte_count(self.survey.original.model)
+        return self.survey.original.bytes
 
     @property
     def layers(self) -> dict[str, keras.layers.Layer]:
@@ -70,7 +70,12 @@ class Plan:
     @property
     def fixed_bytes(self) -> int:
         """Bytes of the weights that stay whatever is chosen."""
-        return byte_count(self.inventory.model) - sum(map(byte_count, self.layers.values()))
+        return self.inventory.bytes - sum(map(byte_count, self.layers.values()))
+
+    @property
+    def unreplaced(self) -> list[Unreplaced]:
+        """The weights that stay whatever is chosen, and why."""
+        return unreplaced_weights(self.inventory)
 
     def size(self, choice: Mapping[str, Candidate]) -> int:
         """Returns the bytes of the model with a choice."""
@@ -96,16 +101,15 @@ def make_plan(survey: Survey, options: Options, factor: float = math.inf) -> Pla
     is_asked = factor > 1 or options.integers_of is not None
     integers_first = factor < math.inf and is_asked and options.minimum_bits is not None
     integers_suffice = integers_first and factor * options.sufficient_bits < _FLOAT_BITS
-    total = byte_count(survey.original.model)
     if 1 < factor < math.inf and not options.coded:
-        check_reachable(survey.copy, total, factor)
+        check_reachable(survey.copy, survey.original.bytes, factor)
     formats = options.format_names
     factored = bool(formats) and not (integers_suffice or options.coded)
     if is_told():
         tell(describe_cost(survey, factored, options.minimum_bits))
     plan = Plan(survey, options, factor, layer_statistics(survey))
     if integers_first:
-        _collect_integers_first(plan, int(total / factor))
+        _collect_integers_first(plan)
     else:
         _collect(plan, list(plan.layers), formats)
     for path, group in plan.choices.items():
@@ -169,8 +173,9 @@ def _why_not_smaller(plan: Plan, path: str) -> str:
     return "no format makes it smaller"
 
 
-def _collect_integers_first(plan: Plan, budget: int) -> None:
-    """Collects candidates until the budget of bytes can be met, integers first."""
+def _collect_integers_first(plan: Plan) -> None:
+    """Collects candidates until the factor of the plan can be met, integers first."""
+    budget = int(plan.total / plan.factor)
     sufficient = plan.options.sufficient_bits
     formats = plan.options.format_names
     tell("first each layer as integers")

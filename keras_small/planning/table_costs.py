@@ -1,4 +1,4 @@
-"""Measures the costs of candidates for a table by the outputs of the model that looks rows up."""
+"""Measures the errors of candidates for a table by the outputs of the model that reads it."""
 
 import dataclasses
 import functools

@@ -103,7 +103,7 @@ def check_reachable(inventory: Inventory, total: int, factor: float) -> None:
         ValueError: If they are not.
     """
     replaced = sum(map(byte_count, inventory.replaceable_layers.values()))
-    kept = byte_count(inventory.model) - replaced
+    kept = inventory.bytes - replaced
     if not replaced or kept * factor <= total:
         return
     limit = math.floor(100 * total / kept) / 100
@@ -117,7 +117,7 @@ def check_reachable(inventory: Inventory, total: int, factor: float) -> None:
 def bytes_that_stay(
     inventory: Inventory, kept: int, total: int, reasons: Mapping[str, str] | None = None
 ) -> str:
-    """Says how much of a model is not replaced, and why.
+    """Returns in words how much of a model is not replaced, and why.
 
     Args:
         inventory: The model, with the layers that can be replaced.
@@ -125,7 +125,7 @@ def bytes_that_stay(
         total: The bytes of the original.
         reasons: As in `describe_unreplaced`.
     """
-    size = byte_count(inventory.model)
+    size = inventory.bytes
     text = f"{kept:,} of {size:,} bytes are in layers that are not replaced"
     text += f" ({describe_unreplaced(inventory, reasons)})"
     if size > total:

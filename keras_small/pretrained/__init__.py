@@ -52,9 +52,9 @@ def load(name: str | os.PathLike | IO[bytes]) -> Any:
         A function of one input, or of a sequence of several, to answers. Its attribute `model` is
         the Keras model, and `card` a dict with data, licence, figures and command. Models of texts
         are those of `keras_tnattn_runtime.reader`, with the same methods, such as
-        `load("minilm").encode(texts)`, which returns vectors `(N, 384)` of length 1. Of a `.tnz`
-        file it is the Keras model, the same as that of the `.keras` file, compiled if the one that
-        was saved was; its integers stay integers. A class of its own is found in
+        `load("minilm").encode(texts)`, which returns vectors `(N, 384)` of length 1. For a `.tnz`
+        file it is the Keras model, the same as that of the `.keras` file, compiled if the saved one
+        was; its integers stay integers. A class of its own is found in
         `keras.saving.custom_object_scope`.
 
     Raises:
@@ -140,7 +140,7 @@ class _Encoder(reader.Encoder):
         self._is_new = True
 
     def from_ids(self, ids: np.ndarray) -> np.ndarray:
-        # Of few shapes, because each is compiled.
+        # Padded to few shapes, because each is compiled.
         count, length = ids.shape
         longer = min(_power_of_two(max(length, 16)), self.pieces.max_length)
         padded = np.zeros((_power_of_two(count), longer), "int32")

@@ -210,10 +210,10 @@ def _reasons(rows: Sequence[LayerReport]) -> list[str]:
     for row in rows:
         if row.reason:
             paths.setdefault(row.reason, []).append(row.path)
-    return [f"kept, {reason}: {_some(names)}" for reason, names in paths.items()]
+    return [f"kept, {reason}: {_joined(names)}" for reason, names in paths.items()]
 
 
-def _some(names: Sequence[str]) -> str:
+def _joined(names: Sequence[str]) -> str:
     """Returns names in a list that ends with the number of those that it leaves out."""
     left_out = len(names) - _NAMES_OF_A_REASON
     more = f" and {left_out} more" if left_out > 0 else ""

@@ -7,7 +7,7 @@ from keras_small.formats.candidates import Candidate, applications, input_shape
 from keras_small.formats.runtime_tables import RUNTIMES
 from keras_small.goals.goal import Chosen
 from keras_small.planning.plan import Plan
-from keras_small.planning.unreplaced import Unreplaced, unreplaced_weights
+from keras_small.planning.unreplaced import Unreplaced
 from keras_small.reports.report import LayerReport, Report
 from keras_small.storage.adaptive_embedding import AdaptiveEmbedding
 from keras_small.storage.sizes import byte_count
@@ -30,7 +30,7 @@ _FLOAT16 = "Layers that compute in float16 stay in floats: Keras cannot scale th
 def report_of(plan: Plan, chosen: Chosen, made_layers: Mapping[str, Made]) -> Report:
     """Returns the report of a choice, before its layers are replaced and the model is measured."""
     replaceable = [_row(plan, path, chosen, made_layers.get(path)) for path in chosen.choice]
-    others = [_row_of_unreplaced(entry) for entry in unreplaced_weights(plan.inventory)]
+    others = [_row_of_unreplaced(entry) for entry in plan.unreplaced]
     rows = (*replaceable, *others)
     weights = plan.survey.original.model.count_params()
     return Report(

@@ -10,15 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 
-from keras_small.runtimes.computation import (
-    Computation,
-    check_numeric,
-    example_of,
-    examples_of,
-    specs_of,
-)
-from keras_small.runtimes.tracing import plain_computation
+from keras_small.asked.inputs import example_of, examples_of, specs_of
+from keras_small.runtimes.computation import Computation, plain_computation
 from keras_small.storage.sizes import byte_count
 from keras_small.storage.stand_ins import stored_matrices
 from keras_small.survey.graph_names import flat_layers, rename_for_graphs
@@ -27,11 +22,20 @@ from keras_tnattn.errors import cause_of
 from keras_tnattn.typing import Tensors
 from keras_tnattn_runtime.extras import installation
 from keras_tnattn_runtime.folders import partial_folder
+from keras_tnattn_runtime.layout import file_sizes
 
 # A file counts as larger than its model beyond this factor of the bytes of the weights, plus the
 # bytes of operations and names.
 _SIZE_FACTOR = 1.25
 _GRAPH_BYTES = 20_000
+
+_WORD_LAYERS = (
+    keras.layers.StringLookup,
+    keras.layers.IntegerLookup,
+    keras.layers.TextVectorization,
+    keras.layers.Hashing,
+    keras.layers.HashedCrossing,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,7 +216,7 @@ def write_file(
     form = form_of(path)
     example = example_of(model, example)
     if form is not FORMS[""]:
-        check_numeric(model, example)
+        _check_numeric(model, example)
     on_torch = keras.backend.backend() == "torch"
     if on_torch:
         model(example)  # Keras refuses to export a model that was never called
@@ -225,6 +229,59 @@ def write_file(
         [example_of(model, batch) for batch in data],
     )
     return write_computation(wanted, path, length, max_error)
+
+
+def _check_numeric(model: keras.Model, example: Any) -> None:
+    """Raises a `ValueError` that says where to cut a model of strings or of tables of words."""
+    operations = (
+        model.layers if isinstance(model, keras.Sequential) else getattr(model, "operations", ())
+    )
+    texts = [x for x in operations if _needs_words(x)]
+    names = [x.name for x in texts] or [
+        x.name for x in flat_layers(model) if isinstance(x, _WORD_LAYERS)
+    ]
+    kinds = {np.asarray(x).dtype.kind for x in keras.tree.flatten(example)}
+    if not names and not kinds & set("OSU"):
+        return
+    writing = [x for x in texts if getattr(x, "invert", False) or _has_strings(x, "output")]
+    starts = [x for x in texts if x not in writing]
+    read = {id(tensor) for x in starts for tensor in _tensors(x, "input")}
+    starts += [x for x in operations if _is_input(x) and id(x.output) not in read]
+    starts = [x for x in starts if not _has_strings(x, "output")]
+    way = "the model from its first numbers on"
+    if all(_tensors(x, "output") for x in texts) and starts:
+        inputs = ", ".join(f"model.get_layer({x.name!r}).output" for x in starts)
+        outputs = ", ".join(f"model.get_layer({x.name!r}).input" for x in writing)
+        way = f"keras.Model([{inputs}], {f'[{outputs}]' if outputs else 'model.outputs'})"
+    raise ValueError(
+        "Expected numbers only, because only a SavedModel has strings and tables of words: export "
+        f"{way}. Received: {' and '.join(names) or 'inputs of strings'} in {model.name}"
+    )
+
+
+def _needs_words(operation: Any) -> bool:
+    """Whether an operation reads or makes strings, or looks something up in a table of words."""
+    layers = flat_layers(operation) if isinstance(operation, keras.layers.Layer) else ()
+    if any(isinstance(x, _WORD_LAYERS) for x in layers):
+        return True
+    kinds = ("input", "output")
+    return not _is_input(operation) and any(_has_strings(operation, kind) for kind in kinds)
+
+
+def _is_input(operation: Any) -> bool:
+    return isinstance(operation, keras.layers.InputLayer)
+
+
+def _has_strings(operation: Any, kind: str) -> bool:
+    return any(tensor.dtype == "string" for tensor in _tensors(operation, kind))
+
+
+def _tensors(operation: Any, kind: str) -> list[keras.KerasTensor]:
+    """Returns the inputs or outputs of an operation, or none if it has several calls."""
+    try:
+        return keras.tree.flatten(getattr(operation, kind))
+    except (AttributeError, ValueError):
+        return []
 
 
 def write_computation(
@@ -258,26 +315,6 @@ def size_note(model: keras.Model, path: str | os.PathLike) -> str:
         "of the model's weights, because this runtime has no such integers for some of them: "
         f"compress(..., for_runtime={runtime!r}) chooses those that it has"
     )
-
-
-def file_sizes(path: str | os.PathLike) -> dict[str, int]:
-    """Returns the bytes of each file that an export wrote; of a folder, of all files in it.
-
-    Args:
-        path: The file or the folder. With an `.xml` file goes its `.bin` file.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = Path(folder, "model.onnx").write_bytes(b"12345")
-        ...     list(file_sizes(Path(folder, "model.onnx")).values())
-        [5]
-    """
-    path = Path(path)
-    files = sorted(x for x in path.rglob("*") if x.is_file()) if path.is_dir() else [path]
-    if path.suffix == ".xml":
-        files.append(path.with_suffix(".bin"))
-    return {str(file): file.stat().st_size for file in files}
 
 
 @contextlib.contextmanager

@@ -13,9 +13,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_small.runtimes.computation import Expected, example_of
-from keras_small.runtimes.exporting import file_sizes
+from keras_small.asked.inputs import example_of
+from keras_small.runtimes.computation import Expected
 from keras_tnattn.typing import Tensors
+from keras_tnattn_runtime.layout import file_sizes
 from keras_tnattn_runtime.running import RUNNERS
 
 

@@ -38,7 +38,7 @@ def stored_bytes(array: np.ndarray) -> int:
 
 
 def _narrowest(array: np.ndarray) -> np.ndarray:
-    """Returns an array of the same numbers: whole ones of few bytes, or half floats."""
+    """Returns an array of the same numbers in fewer bytes: small integers, or half floats."""
     if array.dtype == np.int32 and array.min(initial=0) >= 0:
         return array.astype(np.min_scalar_type(int(array.max(initial=0))))
     if array.dtype != np.float32:

@@ -87,7 +87,7 @@ def filter_of(matrix: StoredMatrix) -> Filter | None:
 def change_of(
     matrices: Mapping[str, StoredMatrix], shown: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Returns which matrices a file holds only once they are rounded again.
+    """Returns the matrices that a file holds only when they are rounded once more, and how.
 
     Args:
         matrices: The matrices by name.
@@ -102,5 +102,5 @@ def change_of(
 
 
 def content_key(matrix: StoredMatrix) -> int:
-    """Returns a number by which a matrix is found again in another trace."""
+    """Returns a checksum by which a matrix is found again in another trace."""
     return zlib.crc32(matrix.numbers.tobytes() + matrix.scales.tobytes())

@@ -1,24 +1,64 @@
-"""Converts traced graphs to ONNX, in which stored weights are inputs."""
+"""Converts computations to ONNX models, whose stored weights and matrices are inputs.
+
+The ONNX file replaces these inputs by constants in its own form, and so does OpenVINO's.
+"""
 
 import math
 import os
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
+from keras_small.runtimes.computation import Computation
+from keras_small.runtimes.recurrent import fused_loops
 from keras_small.runtimes.tracing import Traced, as_function, quiet, unique_names
+from keras_small.storage.stand_ins import StoredMatrix
 
 # The newest that TensorFlow's converter knows.
 _CONVERTER_OPSET = 18
 
 
-def convert(model: Traced) -> Any:
-    """Converts a graph; its stored weights are inputs."""
+class Converted(NamedTuple):
+    """A computation as an ONNX model.
+
+    Attributes:
+        traced: Its graph, with the weights and matrices that are inputs of the model.
+        model: The ONNX model; `node_name` says the names of these inputs.
+    """
+
+    traced: Traced
+    model: ir.Model
+
+
+def convert(wanted: Computation, with_products: bool = True) -> Converted:
+    """Traces and converts a computation.
+
+    Args:
+        wanted: The computation.
+        with_products: Whether recurrent layers whose kernels are products of integers are one
+            operation, too. Defaults to `True`.
+    """
+    with fused_loops(wanted.model, with_products):
+        traced = wanted.trace(_why_not_held)
+    return Converted(traced, _onnx_model(traced))
+
+
+def _why_not_held(matrix: StoredMatrix) -> str:
+    """Says why a file does not hold the integers of a matrix in about their bytes, or nothing."""
+    if not np.array_equal(matrix.zeros, np.rint(matrix.zeros)):
+        return "floats: zeros between two integers"
+    if matrix.axis == 1 and matrix.bits not in (4, 8):
+        return f"floats: a table of {matrix.bits} bits, of which each call restores rows"
+    return ""
+
+
+def _onnx_model(model: Traced) -> ir.Model:
+    """Converts a graph."""
     import tensorflow as tf
     import tf2onnx
 
@@ -46,7 +86,7 @@ def convert(model: Traced) -> Any:
             )
         return ir.from_proto(file)
 
-    # Whatever its value is: without copies of the graph to return to, a third of the time.
+    # Set to any value, it takes a third of the time: there are no copies of the graph to return to.
     with mock.patch.dict(os.environ, TF2ONNX_CATCH_ERRORS="FALSE"):
         try:
             return attempt()

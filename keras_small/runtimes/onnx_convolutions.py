@@ -45,7 +45,7 @@ def range_of(numbers: np.ndarray) -> Range:
 
     def error(ends: tuple[float, float]) -> float:
         scale, zero = _range(*ends)
-        # Of uint8, without another array.
+        # Clipped to what uint8 holds, without another array.
         integers = np.clip(np.rint(numbers / scale), -float(zero), 255 - float(zero))
         return float(np.square(integers * scale - numbers).mean())
 
@@ -251,7 +251,7 @@ def _is_by_channel(numbers: np.ndarray | None, outputs: int, rank: int) -> bool:
 
 
 def _are_around_zero(limits: list[Any]) -> bool:
-    """Whether both are constants, so that a range of numbers between them lies between them."""
+    """Whether two limits are constants around 0, within which a range, which holds 0, can lie."""
     return len(limits) == 2 and all(x is not None for x in limits) and limits[0] <= 0 <= limits[1]
 
 

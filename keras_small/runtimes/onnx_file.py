@@ -1,6 +1,6 @@
 """Writes ONNX files whose weights stay as they are stored.
 
-The graph is traced (`tracing.py`) and converted once (`onnx_conversion.py`). A `Plan` says which of
+The computation is traced and converted once (`onnx_conversion.py`). A `Plan` says which of
 its products compute with integers, and is chosen before the file is written; an `OnnxGraph` makes a
 file of each plan. `onnx_kernels.py` has the forms of the products.
 """
@@ -17,8 +17,14 @@ import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
-from keras_small.runtimes.computation import Computation, Expected, minimum_exact
-from keras_small.runtimes.onnx_conversion import content_of, convert, node_name, tidy
+from keras_small.runtimes.computation import (
+    Computation,
+    Expected,
+    is_fast,
+    minimum_exact,
+    outputs_of,
+)
+from keras_small.runtimes.onnx_conversion import Converted, content_of, convert, node_name, tidy
 from keras_small.runtimes.onnx_convolutions import (
     Convolution,
     Numbers,
@@ -26,10 +32,7 @@ from keras_small.runtimes.onnx_convolutions import (
     numbers_of,
     write_integers,
 )
-from keras_small.runtimes.onnx_kernels import AGAIN, Inputs, MatrixWriter, why_not_held
-from keras_small.runtimes.recurrent import fused_loops
-from keras_small.runtimes.tracing import Traced
-from keras_small.runtimes.trials import is_fast, outputs_of
+from keras_small.runtimes.onnx_kernels import AGAIN, Inputs, MatrixWriter
 from keras_small.survey.graph_names import flat_layers
 
 # The first with integers of 4 bits; all other operations mean the same as in the converter's.
@@ -76,18 +79,13 @@ class OnnxFile(NamedTuple):
 
 
 class OnnxGraph:
-    """A converted graph, of which each plan makes a file.
+    """A converted computation, of which each plan makes a file."""
 
-    Args:
-        traced: The traced graph.
-    """
-
-    def __init__(self, traced: Traced) -> None:
-        self._traced = traced
-        file = convert(traced)
-        passes.ShapeInferencePass()(file)
+    def __init__(self, converted: Converted) -> None:
+        self._traced = converted.traced
+        passes.ShapeInferencePass()(converted.model)
         # As bytes, because each copy shares its constants with the message that it is made from.
-        self._converted = content_of(file)
+        self._converted = content_of(converted.model)
 
     def file(self, plan: Plan) -> OnnxFile:
         """Returns the file in which products compute as a plan says."""
@@ -175,9 +173,8 @@ def write(wanted: Computation, path: Path, max_error: float) -> dict[str, str]:
     Returns:
         The changed forms of matrices of integers in the file, and why, by their names.
     """
-    with fused_loops(wanted.model):
-        traced = wanted.trace(why_not_held=why_not_held)
-    graph = OnnxGraph(traced)
+    converted = convert(wanted)
+    graph = OnnxGraph(converted)
     expected = wanted.expected_outputs()
     plan = Plan(exact=graph.file(Plan()).rounding)
     expected.check(expected.outputs_of_file(graph.file(plan).content, ".onnx"))
@@ -185,7 +182,7 @@ def write(wanted: Computation, path: Path, max_error: float) -> dict[str, str]:
         plan = choose_plan(graph, wanted, expected, max_error)
     file = graph.file(plan)
     path.write_bytes(file.content)
-    return traced.restored | _by_layer(file.changes, wanted)
+    return converted.traced.restored | _by_layer(file.changes, wanted)
 
 
 def _by_layer(changes: Mapping[str, str], wanted: Computation) -> dict[str, str]:

@@ -63,15 +63,6 @@ _POSITIVE = ("Relu", "Sigmoid", "Softmax", "Softplus")
 _MINIMUM_ROW_SIZE = np.float32(1e-30)
 
 
-def why_not_held(matrix: StoredMatrix) -> str:
-    """Says why a file does not hold the integers of a matrix in about their bytes, or nothing."""
-    if not np.array_equal(matrix.zeros, np.rint(matrix.zeros)):
-        return "floats: zeros between two integers"
-    if matrix.axis == 1 and matrix.bits not in (4, 8):
-        return f"floats: a table of {matrix.bits} bits, of which each call restores rows"
-    return ""
-
-
 class Inputs(enum.Enum):
     """How a product with integers rounds its inputs."""
 
@@ -230,7 +221,7 @@ class MatrixWriter:
         return _sources(value) <= self._weights
 
     def write_recurrent(self, names: Mapping[ir.Value, str], exact: Collection[str]) -> set[str]:
-        """Lets LSTMs compute with 8 bits, which are made of their kernels when the file is loaded.
+        """Lets LSTMs compute with 8 bits, to which the runtime rounds their kernels on loading.
 
         Returns the names of the matrices whose LSTMs are written so.
         """
@@ -484,7 +475,7 @@ def _are_steps(value: Any) -> bool:
 
 
 def _run_length(view: _View, axis: int) -> int:
-    """Returns how many entries along an axis share a scale and a zero, counted from each such."""
+    """Returns the largest length of equal runs along an axis that each share a scale and a zero."""
     changes = np.zeros(view.numbers.shape[axis] - 1, bool)
     for array in view[1:]:
         changes |= (np.diff(array, axis=axis) != 0).any(axis=1 - axis)

@@ -12,10 +12,7 @@ from xml.etree import ElementTree
 import numpy as np
 
 from keras_small.runtimes.computation import Computation
-from keras_small.runtimes.onnx_conversion import content_of, convert, node_name, tidy
-from keras_small.runtimes.onnx_kernels import why_not_held
-from keras_small.runtimes.recurrent import fused_loops
-from keras_small.runtimes.tracing import Traced
+from keras_small.runtimes.onnx_conversion import Converted, content_of, convert, node_name, tidy
 from keras_small.storage.integer_groups import pack
 from keras_small.storage.stand_ins import StoredMatrix
 
@@ -30,16 +27,15 @@ def write(wanted: Computation, path: Path, max_error: float) -> dict[str, str]:
         The changed forms of matrices of integers in the file, and why, by their names.
     """
     # The operations of OpenVINO take kernels that it does not compute from integers.
-    with fused_loops(wanted.model, with_products=False):
-        graph = wanted.trace(why_not_held=why_not_held)
-    _save(_openvino_model(graph), path)
+    converted = convert(wanted, with_products=False)
+    _save(_openvino_model(converted), path)
     expected = wanted.expected_outputs()
     expected.check(expected.outputs_of_file(path))
-    return graph.restored
+    return converted.traced.restored
 
 
-def _openvino_model(model: Traced) -> Any:
-    """Returns the OpenVINO model of a graph, with its stored weights as constants.
+def _openvino_model(converted: Converted) -> Any:
+    """Returns an OpenVINO model with its stored weights as constants.
 
     They are inputs for the converter, which computes what depends on constants alone, and leaves
     out operations that do nothing.
@@ -49,11 +45,11 @@ def _openvino_model(model: Traced) -> Any:
     # What `openvino.convert_model` calls, which also asks for consent to statistics.
     from openvino._offline_transformations import apply_moc_transformations
 
-    file = convert(model)
-    tidy(file, model.output_names)
-    result = openvino.Core().read_model(content_of(file))
+    traced = converted.traced
+    tidy(converted.model, traced.output_names)
+    result = openvino.Core().read_model(content_of(converted.model))
     apply_moc_transformations(result, cf=False)
-    stored = {node_name(name): value for name, value in (model.weights | model.matrices).items()}
+    stored = {node_name(name): value for name, value in (traced.weights | traced.matrices).items()}
     for parameter in result.get_parameters():
         value = stored.get(parameter.get_friendly_name())
         if value is not None:
@@ -62,7 +58,11 @@ def _openvino_model(model: Traced) -> Any:
             result.remove_parameter(parameter)
     # The reader leaves out inputs of which nothing depends.
     read = {x.get_friendly_name(): x for x in result.get_parameters()}
-    inputs = [read.get(x.name) or _parameter(x) for x in file.graph.inputs if x.name not in stored]
+    inputs = [
+        read.get(x.name) or _parameter(x)
+        for x in converted.model.graph.inputs
+        if x.name not in stored
+    ]
     return openvino.Model(result.get_results(), inputs)
 
 

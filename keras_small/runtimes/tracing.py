@@ -25,9 +25,7 @@ from keras_small.survey.graph_names import flat_layers
 _FOLDED_FACTOR = 1.02
 _FOLDED_BYTES = 64
 _BYTE_OPERATIONS = ("BitwiseAnd", "BitwiseXor", "RightShift", "Sub", "Add", "AddV2", "Mul")
-_MAXIMUM_DIRECT_LENGTH = 1024  # for which the scores of all pairs fit in little memory
 _PREFIX = "weight_"
-_HALF_FLOATS = ("float16", "bfloat16")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,7 +219,7 @@ def as_function(graph: Any, inputs: Sequence[str], outputs: Sequence[str]) -> An
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Hides the logs of converters: they warn of functions of graphs, to which nothing is newer.
+    """Hides the logs of converters, which warn of a way to wrap graphs that has no successor.
 
     tf2onnx also logs parts that it could not simplify as errors; its files are checked.
     """
@@ -309,7 +307,7 @@ def _with_plain_integers(graph: Any) -> Any:
             while source.op == "Cast":
                 source = nodes[source.input[0].partition(":")[0]]
             value = int(tf.make_ndarray(source.attr["value"].tensor))
-            # Of a number that is not negative, because runtimes round quotients differently.
+            # Made positive first, because runtimes round quotients of negative numbers differently.
             positive = binary("AddV2", f"{name}_positive", inputs[0], 256)
             if node.op == "BitwiseAnd":
                 binary("FloorMod", name, positive, value + 1)
@@ -422,56 +420,3 @@ def with_constants(graph: Any, constants: Mapping[str, np.ndarray], ends: list[s
             node.attr["dtype"].type = tf.as_dtype(value.dtype).as_datatype_enum
             node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
     return graph
-
-
-@contextlib.contextmanager
-def plain_computation(model: keras.Model, max_length: int | None = None) -> Iterator[None]:
-    """Lets the layers of a model compute in the way that files do.
-
-    Layers that Keras quantized multiply floats with their integers: Keras also rounds their inputs
-    to 8 bits, for which not every runtime has an operation. Layers of half floats compute in
-    float32, for which every runtime has all operations. With a maximum length, a spectral
-    attention has one form and not a second one for longer sequences.
-    """
-    changes: list[tuple[Any, str, Any]] = [
-        (layer, "inputs_quantizer", None)
-        for layer in flat_layers(model)
-        if getattr(layer, "inputs_quantizer", None) is not None
-    ]
-    if max_length is not None and max_length <= _MAXIMUM_DIRECT_LENGTH:
-        changes += [
-            (layer, "method", "direct")
-            for layer in flat_layers(model)
-            if getattr(layer, "method", None) == "auto"
-        ]
-    changes += [
-        (layer, "dtype_policy", _in_float32(layer.dtype_policy.name))
-        for layer in flat_layers(model)
-        if layer.compute_dtype in _HALF_FLOATS
-        and not isinstance(layer.dtype_policy, keras.dtype_policies.DTypePolicyMap)
-    ]
-    # The constructor of a scope converts values to the dtypes of the variables.
-    scope = keras.StatelessScope()
-    scope.state_mapping = {
-        id(v): keras.ops.cast(v, "float32") for v in model.variables if v.dtype in _HALF_FLOATS
-    }
-    before = [getattr(layer, name) for layer, name, _ in changes]
-    try:
-        for layer, name, value in changes:
-            setattr(layer, name, value)
-        with scope if scope.state_mapping else contextlib.nullcontext():
-            yield
-    finally:
-        for (layer, name, _), value in zip(changes, before, strict=True):
-            setattr(layer, name, value)
-
-
-def _in_float32(policy: str) -> str:
-    """Returns the name of a dtype policy that differs in the floats.
-
-    Example:
-        >>> _in_float32("mixed_float16"), _in_float32("int8_from_mixed_bfloat16")
-        ('float32', 'int8_from_float32')
-    """
-    mode, mark, _ = policy.rpartition("_from_")
-    return f"{mode}{mark}float32"

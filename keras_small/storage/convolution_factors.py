@@ -231,9 +231,9 @@ class _LeastSquares:
         return products, gram
 
     def solution(self, columns: int) -> np.ndarray:
-        """Returns `X` for so many leading columns of `B`, `(w, columns, F)`."""
+        """Returns `X`, `(w, columns, F)`, for the first `columns` columns of `B`."""
         size = columns * self._width
-        # Of a leading part of a matrix, the factor is the leading part, too.
+        # The factor of a leading block of a matrix is the leading block of its factor.
         factor = self._factor[:size, :size]
         solution = factor.T @ (factor @ self._products[:size])
         return solution.reshape(columns, self._width, -1).swapaxes(0, 1)

@@ -24,7 +24,7 @@ from keras_small.storage.latest import remember_latest
 from keras_tnattn.checks import check_int
 from keras_tnattn.typing import Tensor
 
-# Of each number of bits: how many bytes hold how many integers.
+# For each number of bits: the bytes of a unit, and the integers that it holds.
 _UNITS = {2: (1, 4), 3: (3, 8), 4: (1, 2), 6: (3, 4), 8: (1, 1)}
 # A scale is the largest one divided by a power of 2^(1/16).
 _SCALES_PER_OCTAVE = 16
@@ -78,7 +78,7 @@ class FactoredMoment(NamedTuple):
         order: The rows in the order in which they are rounded, the largest inputs first.
         factor: `U` of `U^T U = C^{-1}` in that order.
 
-    Of a large `C` all of them are those of `C` divided by its mean diagonal entry.
+    If `C` is large, all of them are those of `C` divided by its mean diagonal entry.
     """
 
     weights: np.ndarray

@@ -12,8 +12,12 @@ from keras_tnattn.typing import Activation, Shape
 
 
 def labels_of(equation: str) -> tuple[str, str, str]:
-    """Returns the labels of the axes of inputs, kernel and outputs: `"ab,bc->ac"` has `"ab"`,
-    `"bc"` and `"ac"`."""
+    """Returns the labels of the axes of inputs, kernel and outputs.
+
+    Example:
+        >>> labels_of("ab,bc->ac")
+        ('ab', 'bc', 'ac')
+    """
     source, output = equation.replace(" ", "").split("->")
     inputs, kernel = source.split(",")
     return inputs, kernel, output

@@ -1,4 +1,4 @@
-"""A matrix of integers among the weights of a layer."""
+"""Weights of a layer that store a matrix as integers in groups, for tables and their factors."""
 
 import keras
 import numpy as np

@@ -20,8 +20,8 @@ from keras_small.survey.watching import Call, watch_calls
 _KEPT_OUTPUTS = 2**23
 # Maximum entries of the inputs of all layers that are kept, beside one row of each.
 _KEPT_INPUTS = 2**23
-# Minimum rows of which a second moment is the mean, if the data have as many; as many as it has
-# columns; and as many as take no more products than a moment of this size.
+# A second moment is the mean over at least this many rows, over one for each of its columns, and
+# over all rows for which its matrix takes no more than this many products; or all of the data.
 _MOMENT_ROWS = 4096
 _MOMENT_PRODUCTS = 2**31
 # Maximum entries of the rows that a run returns for one layer, beside one row of each sample.
@@ -109,10 +109,11 @@ def observe(
     reader = _Reader(model, watched, batches)
     moments: dict[str, SecondMoment] = {}
     first: list[list[np.ndarray]] = []
+    ids_read: dict[str, list[np.ndarray]] = {}
     numbers = 0
     for number in with_bar(range(len(batches)), [1.0] * len(batches)):
         batch = batches[number]
-        found = reader.read(batch)
+        found = reader.run.nested(batch)
         outputs = keras.tree.flatten(found["outputs"])
         numbers += sum(array.size for array in outputs)
         if number == 0 or numbers <= _KEPT_OUTPUTS:
@@ -122,8 +123,13 @@ def observe(
                 moments.setdefault(path, SecondMoment()).add(found["rows"][key])
         for path, keys in reader.ids.items():
             for key in keys:
-                flat = keras.tree.flatten(batch)
-                _add_ids(statistics[path], found["ids"][key], flat, layers[path].input_dim, path)
+                ids = found["ids"][key]
+                statistics[path].inputs_read.add(_position(ids, keras.tree.flatten(batch)))
+                ids_read.setdefault(path, []).append(ids.ravel())
+    for path, parts in ids_read.items():
+        ids = _ids_of_inputs(statistics[path], all_inputs)
+        ids = np.concatenate(parts) if ids is None else ids
+        statistics[path].counts = _counts(ids, layers[path].input_dim, path)
     for paths, _ in reader.groups():
         moment = moments[paths[0]]
         if not moment.is_finite():
@@ -135,8 +141,6 @@ def observe(
             statistics[path].second_moment = moment
     for path, failure in reader.failures.items():
         statistics[path].failure = failure
-    for path in reader.ids:
-        _count_all(statistics[path], all_inputs, layers[path].input_dim, path)
     return statistics, first
 
 
@@ -169,6 +173,7 @@ class _Reader:
         batches: The batches that will be run.
 
     Attributes:
+        run: Returns the `outputs` of the model for a batch, and `rows` and `ids` by their names.
         keys: The names, for each layer, of the rows that its kernel multiplied in each call; layers
             that are called on one and the same tensor have them in common.
         ids: The names of the ids that each table looked up.
@@ -185,7 +190,7 @@ class _Reader:
         self._layers = layers
         self._rows = number_of_rows(batches[0])
         self._batches = len(batches)
-        self._run = Runner(model, self._read, runs=len(batches))
+        self.run = Runner(model, self._read, runs=len(batches))
         self.keys: dict[str, list[str]] = {}
         self.ids: dict[str, list[str]] = {}
         self.failures: dict[str, str] = {}
@@ -196,10 +201,6 @@ class _Reader:
         for path, keys in self.keys.items():
             groups.setdefault(tuple(keys), []).append(path)
         return [(paths, list(keys)) for keys, paths in groups.items()]
-
-    def read(self, inputs: Any) -> dict[str, Any]:
-        """Returns the outputs of the model, and the rows and ids by their names."""
-        return self._run.nested(inputs)
 
     def _read(self, inputs: Any) -> dict[str, Any]:
         self.keys = {}
@@ -231,7 +232,7 @@ class _Reader:
 
         with watch_calls(self._layers, watch) as failures:
             outputs = self._model(inputs, training=False)
-        if failures and self._run.is_compiling:
+        if failures and self.run.is_compiling:
             raise ValueError("Expected sizes that are known where a run is compiled")
         self.failures |= failures
         return {"outputs": numbers_of(outputs), "rows": rows, "ids": ids}
@@ -246,11 +247,11 @@ class _Reader:
             rows = ops.reshape(tensor, (-1, columns))
         else:
             rows = input_rows(layer, tensor, positions)
-        return _some(rows, positions * self._rows)
+        return _at_most(rows, positions * self._rows)
 
 
-def _some(rows: Any, maximum: int) -> Any:
-    """Returns rows, or some drawn at random; those of a reshaped input may be samples at once."""
+def _at_most(rows: Any, maximum: int) -> Any:
+    """Returns rows, or this many of them drawn at random: a reshaped input can have more."""
     if rows.shape[0] is None:
         raise ValueError("Expected sizes that are known")
     if rows.shape[0] <= maximum:
@@ -259,22 +260,21 @@ def _some(rows: Any, maximum: int) -> Any:
     return ops.take(rows, drawn, axis=0)
 
 
-def _add_ids(
-    note: Statistics, ids: np.ndarray, flat_inputs: Sequence[Any], num_rows: int, path: str
-) -> None:
-    """Counts ids, and notes whether they are an input of the model."""
-    check_ids(ids, num_rows, path)
+def _position(ids: np.ndarray, flat_inputs: Sequence[Any]) -> int | None:
+    """Returns the position of the input of the model that ids are; `None` if they are none."""
     same = (i for i, x in enumerate(flat_inputs) if np.array_equal(x, ids))
-    note.inputs_read.add(next(same, None))
-    counts = np.bincount(ids.astype("int64").ravel(), minlength=num_rows)
-    note.counts = counts + (0 if note.counts is None else note.counts)
+    return next(same, None)
 
 
-def _count_all(note: Statistics, all_inputs: Any, num_rows: int, path: str) -> None:
-    """Counts the ids of all inputs of the model that a table reads, if it reads nothing else."""
-    if all_inputs is None or not note.inputs_read or None in note.inputs_read:
-        return
+def _ids_of_inputs(note: Statistics, all_inputs: Any) -> np.ndarray | None:
+    """Returns the ids in all inputs that a table reads; `None` if it also reads other ids."""
+    if all_inputs is None or None in note.inputs_read:
+        return None
     arrays = keras.tree.flatten(all_inputs)
-    ids = np.concatenate([np.ravel(arrays[i]) for i in note.inputs_read if i is not None])
+    return np.concatenate([np.ravel(arrays[i]) for i in note.inputs_read if i is not None])
+
+
+def _counts(ids: np.ndarray, num_rows: int, path: str) -> np.ndarray:
+    """Returns the number of occurrences of each id of a table."""
     check_ids(ids, num_rows, path)
-    note.counts = np.bincount(ids.astype("int64"), minlength=num_rows)
+    return np.bincount(ids.astype("int64"), minlength=num_rows)

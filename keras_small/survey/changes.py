@@ -1,7 +1,7 @@
-"""What small changes of its layers' outputs do to a model's outputs: by gradients, and by noise.
+"""Measures how a model's outputs change with those of its layers: by gradients, and by noise.
 
-The changes are before the activation of a layer if it has one. Of probabilities the logarithms
-count, less their mean.
+The changes are before the activation of a layer if it has one. Outputs that are probabilities count
+by their logarithms, less the mean of these.
 """
 
 import abc
@@ -122,7 +122,7 @@ class Noise(_Changes):
 
 
 class Gradients(_Changes):
-    """Sums what noise on each layer would change, over some batches.
+    """Estimates by gradients how much noise on each layer changes the outputs, over many batches.
 
     Args:
         model: The model.
@@ -227,7 +227,7 @@ def before_activations(
 
 
 def _comparable_tensor(outputs: Tensor, in_log: bool) -> Tensor:
-    """Returns what counts of an output: finite floats, or their logarithms less their mean."""
+    """Returns the numbers that are compared: finite floats, or logarithms less their mean."""
     x = ops.cast(outputs, "float32")
     if in_log:
         x = ops.log(ops.maximum(x, 0.0) + ADDED_PROBABILITY)

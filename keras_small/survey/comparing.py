@@ -75,6 +75,13 @@ class Comparison:
         """Returns a comparison of the outputs alone."""
         return Comparison(self.original, None, self.data)
 
+    def with_data(self, data: CalibrationData) -> "Comparison":
+        """Returns a comparison on other data, without another measurement of the metric."""
+        other = Comparison(self.original, None, data)
+        other._metric = self._metric
+        other.metric_before = self.metric_before
+        return other
+
     @property
     def has_metric(self) -> bool:
         return self._metric is not None

@@ -108,7 +108,7 @@ def _build_copy(model: keras.Model, sample: Any, path: Path, loading: ValueError
         raise loading
     try:
         with warnings.catch_warnings():
-            # Of layers that are not in the file; `check_copy` compares the outputs.
+            # It warns of layers that the file lacks; `check_copy` compares the outputs.
             warnings.filterwarnings("ignore", "Skipping nested container")
             new.load_weights(path / WEIGHTS)
     except ValueError:
@@ -142,9 +142,12 @@ def custom_objects(original: Inventory) -> dict[str, Any]:
     return {name: thing for name, thing in objects.items() if name.isidentifier() or ">" in name}
 
 
-def known_objects(original: Inventory) -> contextlib.AbstractContextManager[Any]:
-    """Lets Keras know the classes and functions of a model."""
-    return keras.saving.custom_object_scope(custom_objects(original))
+@contextlib.contextmanager
+def known_objects(original: Inventory) -> Iterator[dict[str, Any]]:
+    """Lets Keras know the classes and functions of a model for a while; yields them by name."""
+    known = custom_objects(original)
+    with keras.saving.custom_object_scope(known):
+        yield known
 
 
 def check_lambdas(original: Inventory) -> None:
@@ -211,30 +214,3 @@ def _are_same(expected: np.ndarray, actual: np.ndarray) -> bool:
     size = np.abs(expected[np.isfinite(expected)])
     scale = float(size.max()) if size.size else 0.0
     return np.allclose(actual, expected, rtol=1e-5, atol=1e-6 * scale, equal_nan=True)
-
-
-def example_inputs(model: keras.Model) -> Any:
-    """Returns one row of inputs that a model takes: random numbers, ids 0, empty texts.
-
-    `None` if the shapes of the inputs are not known.
-    """
-    try:
-        specs = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
-    except (AttributeError, ValueError):
-        specs = None
-    if specs is None:
-        shape = (model.get_build_config() or {}).get("input_shape")
-        if not shape or not all(size is None or isinstance(size, int) for size in shape):
-            return None
-        specs = keras.KerasTensor(shape)
-    return keras.tree.map_structure(_example, specs)
-
-
-def _example(spec: Any) -> np.ndarray:
-    rows = spec.shape[0] or 1  # stateful recurrent layers have a fixed number of rows
-    shape = [rows, *(size or 8 for size in spec.shape[1:])]
-    if spec.dtype == "string":
-        return np.full(shape, "")
-    if keras.backend.is_float_dtype(spec.dtype):
-        return np.random.default_rng(0).normal(size=shape).astype("float32")
-    return np.zeros(shape, spec.dtype)

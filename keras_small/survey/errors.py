@@ -55,7 +55,7 @@ def layer_error(
     logits = second_table(old)
     if logits is None:
         return error
-    # Of both tables alike, the second one as a kernel that multiplies the inputs of logits.
+    # Both tables count alike; the second one is a kernel that multiplies the inputs of logits.
     kernel, approximation = (ops.convert_to_numpy(x).T for x in (logits, second_table(new)))
     moment = statistics.moment
     if moment is not None:

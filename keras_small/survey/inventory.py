@@ -8,6 +8,9 @@ from typing import Any
 
 import keras
 
+from keras_small.storage.sizes import byte_count
+from keras_small.survey.kinds import kind_of, reason_against
+
 
 @functools.cache
 def _functional_class() -> type[keras.Model]:
@@ -139,6 +142,22 @@ class Inventory:
     def layers(self) -> list[keras.layers.Layer]:
         """The model and all layers inside."""
         return [self.model, *(place.layer for place in self.places.values())]
+
+    @property
+    def known(self) -> dict[str, Place]:
+        """The places of the layers of known kinds."""
+        return {path: place for path, place in self.places.items() if kind_of(place.layer)}
+
+    @property
+    def unsuited(self) -> dict[str, str]:
+        """Why some of these layers cannot be replaced whatever the model is, by path."""
+        found = {path: reason_against(place.layer) for path, place in self.known.items()}
+        return {path: reason for path, reason in found.items() if reason is not None}
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all weights."""
+        return byte_count(self.model)
 
     @property
     def replaceable_layers(self) -> dict[str, keras.layers.Layer]:

@@ -148,9 +148,9 @@ def input_rows(
 
 
 def rows_read(layer: keras.layers.Layer) -> Any:
-    """Returns what says which rows of an input a kernel multiplies, or `None` if it has none.
+    """Returns a key of the rows of an input that a kernel multiplies, or `None` without a kernel.
 
-    Layers of which it is equal read the same rows of the same input.
+    Layers of equal keys read the same rows of the same input.
     """
     kind = kind_of(layer)
     function = None if kind is None else KINDS[kind]

@@ -20,7 +20,7 @@ class SecondMoment:
     def __init__(self) -> None:
         self.rows = 0
         self._blocks: list[np.ndarray] = []
-        # Of the squared norms of the rows.
+        # The sum of the squares of the rows' squared norms.
         self._fourth_powers = 0.0
         # Different rows, counted in each call.
         self._distinct = 0

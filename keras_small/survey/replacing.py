@@ -98,7 +98,7 @@ class _Marked:
             they replace are built.
     """
 
-    # Of a layer that is made of this class, not marked.
+    # The values for a layer that is made of this class, and not marked.
     replaced_addresses: Sequence[str] = ()
     awaited_replacements: Mapping[str, dict] = MappingProxyType({})
 

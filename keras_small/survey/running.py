@@ -26,9 +26,9 @@ from keras_tnattn.errors import cause_of
 
 # Runs on inputs of the same shapes before compiling, which takes as long as a few runs, pays.
 _EAGER_RUNS = 4
-# So many runs are compiled from the first one on.
+# This number of runs and more are compiled from the first one on.
 _COMPILED_RUNS = 2 * _EAGER_RUNS
-# Of many shapes, such as those of texts of many lengths, only the first ones are compiled at once.
+# Texts of many lengths have many shapes: only the first ones are compiled at once.
 _SHAPES_AT_ONCE = 2
 # A functional model that is called step by step keeps the outputs of every layer until the call
 # ends: 528 MB for MobileNetV2 and 32 pictures of 96 pixels. This is the maximum.
@@ -228,19 +228,6 @@ def cut_to_memory(data: CalibrationData, inventory: Inventory) -> None:
         # Fewer runs are not compiled.
         compiled = min(compiled, data.rows // _COMPILED_RUNS)
     data.cut(rows, max(rows, compiled))
-
-
-def rows_at_once(inventory: Inventory, row: Any) -> int:
-    """Returns the maximum rows of a run that keeps the outputs of all layers.
-
-    Args:
-        inventory: The model.
-        row: Inputs of one row.
-
-    Raises:
-        ValueError: If they do not fit the model.
-    """
-    return _rows_within(_MAXIMUM_BYTES, _bytes_of_outputs(inventory, row))
 
 
 def _rows_within(maximum_bytes: int, bytes_of_row: int) -> int:

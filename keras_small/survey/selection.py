@@ -8,7 +8,6 @@ import keras
 from keras import ops
 
 from keras_small.survey.inventory import Inventory, contents
-from keras_small.survey.kinds import kind_of, reason_against
 from keras_small.survey.replacing import assume, object_of
 
 
@@ -61,21 +60,17 @@ def select_layers(
     Raises:
         ValueError: If a layer that can be replaced has weights that are not finite.
     """
-    reasons = {}
-    for path, place in copy.places.items():
-        if kind_of(place.layer) is None:
-            continue
-        copy.replaceable[path] = place
-        reason = reason_against(place.layer)
+    reasons = copy.unsuited
+    copy.replaceable.update(copy.known)
+    for path, place in copy.known.items():
         # By the names in the original; those that Keras makes up differ in a copy.
         if not selects(original.places.get(path, place).layer):
-            reason = "not selected by `filters`"
+            reasons[path] = "not selected by `filters`"
         elif path in copy.shared:
-            reason = "held by several layers, each of which loads its own copy"
-        if reason is not None:
-            reasons[path] = reason
+            reasons[path] = "held by several layers, each of which loads its own copy"
     free = {path: layer for path, layer in copy.replaceable_layers.items() if path not in reasons}
-    copy.keep(reasons | _reasons_of_readers(copy, free, example))
+    reasons |= _reasons_of_readers(copy, free, example)
+    copy.keep(reasons)
     for path, layer in copy.replaceable_layers.items():
         for weight in layer.weights:
             if not bool(ops.all(ops.isfinite(weight))):

@@ -17,7 +17,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_small.asked.data import CalibrationData, number_of_rows, some_batches
+from keras_small.asked.data import CalibrationData, number_of_rows, spread_batches
 from keras_small.asked.progress import tell, with_bar
 from keras_small.survey.calibration import Statistics
 from keras_small.survey.changes import ADDED_PROBABILITY, Gradients, Noise, has_response
@@ -67,6 +67,7 @@ def measure_sensitivity(
     chosen = [batches[n * len(batches) // count] for n in range(count)]
     tables = [x for x in layers.values() if has_response(x)]
     repeats = math.ceil((_RESPONSE_ROWS if tables else _MINIMUM_ROWS) / (rows * count))
+    known = spread_batches(list(zip(data.batches, outputs, strict=False)))
     in_logs = [are_probabilities(x) for x in outputs[0]]
     measured = Gradients(model, layers, in_logs)
     noise = Noise(model, layers, in_logs, chosen[0])
@@ -83,11 +84,11 @@ def measure_sensitivity(
         layer = layers[path]
         # A table with a moment returns logits, of other directions.
         if statistics[path].second_moment is None:
-            _note_response(model, layer, data.batches, statistics[path], outputs, response)
+            _note_response(model, layer, known, statistics[path], response)
 
 
 def _by_gradients(measured: Gradients, batches: Sequence[Any]) -> dict[str, float]:
-    """Returns the sensitivities that gradients tell; nothing if there are no gradients."""
+    """Returns the sensitivities by gradients; none if the model has no gradients."""
     try:
         for batch in with_bar(batches, [1.0] * len(batches)):
             measured.add(batch)
@@ -100,7 +101,7 @@ def _by_gradients(measured: Gradients, batches: Sequence[Any]) -> dict[str, floa
 
 
 def _raise_where_noise_changes_more(sensitivities: dict[str, float], noise: Noise) -> None:
-    """Raises the sensitivities of layers on which noise changes more than they say."""
+    """Raises sensitivities that are too small for the change that noise on the layers causes."""
     smallest = 1e-3 * max(sensitivities.values(), default=0.0)
     for group in _groups(sensitivities):
         expected = math.hypot(*(sensitivities[path] for path in group))
@@ -123,9 +124,8 @@ def _groups(sensitivities: Mapping[str, float]) -> list[list[str]]:
 def _note_response(
     model: keras.layers.Layer,
     layer: keras.layers.Embedding,
-    batches: Sequence[Any],
+    known: Sequence[tuple[Any, list[np.ndarray]]],
     note: Statistics,
-    outputs: Sequence[list[np.ndarray]],
     response: np.ndarray,
 ) -> None:
     """Notes a response to directions of an embedding's rows if it helps."""
@@ -137,25 +137,23 @@ def _note_response(
         low_rank_table(layer, dataclasses.replace(note, response=x), _RANK_SHARE)
         for x in (None, response)
     ]
-    without, heeding = _errors(model, batches, outputs, layer, approximation)
+    without, heeding = _errors(model, known, layer, approximation)
     if heeding <= _USEFUL_SHARE * without:
         note.response = response
 
 
 def _errors(
     model: keras.layers.Layer,
-    batches: Sequence[Any],
-    outputs: Sequence[list[np.ndarray]],
+    known: Sequence[tuple[Any, list[np.ndarray]]],
     layer: keras.layers.Embedding,
     tables: Sequence[np.ndarray],
 ) -> np.ndarray:
-    """Returns how much the outputs change on about 256 rows with each table of an embedding."""
+    """Returns how much known outputs of batches change with each table of an embedding."""
     squares = np.zeros(len(tables))
     table = layer.get_weights()
-    chosen = some_batches(list(zip(batches, outputs, strict=False)))
-    run = Runner(model, runs=len(tables) * len(chosen))
-    for batch, known in chosen:
-        change, _ = change_of_outputs(functools.partial(run, batch), known)
+    run = Runner(model, runs=len(tables) * len(known))
+    for batch, outputs in known:
+        change, _ = change_of_outputs(functools.partial(run, batch), outputs)
         for i, approximation in enumerate(tables):
             layer.set_weights([approximation, *table[1:]])
             squares[i] += np.square(change()).sum()

@@ -8,12 +8,13 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_small.asked.data import CalibrationData, Data, fixed_rows, number_of_inputs
+from keras_small.asked.data import CalibrationData, Data
+from keras_small.asked.inputs import example_inputs, fixed_rows, number_of_inputs
 from keras_small.asked.progress import tell
 from keras_small.asked.renumbering import Renumbering
 from keras_small.survey.calibration import Statistics, observe
 from keras_small.survey.comparing import Comparison, Metric
-from keras_small.survey.copying import check_copy, copy_of, example_inputs, share_weights
+from keras_small.survey.copying import check_copy, copy_of, share_weights
 from keras_small.survey.inventory import Inventory
 from keras_small.survey.kinds import is_plain_table
 from keras_small.survey.running import are_equal, cut_to_memory, outputs_of
@@ -47,6 +48,11 @@ class Survey:
         """A batch of the data in whose run the outputs of all layers fit; `None` without data."""
         return None if self.data is None else self.data.small_batches[0]
 
+    def with_data(self, data: CalibrationData) -> "Survey":
+        """Returns the same with other data."""
+        comparison = self.comparison.with_data(data)
+        return dataclasses.replace(self, comparison=comparison, example=data.example)
+
     def check_call(self, small: keras.Model) -> None:
         """Calls a small model that no data have shown to work, if its inputs are known."""
         if self.data is None and self.example is not None:
@@ -78,11 +84,11 @@ def survey_of(
         read = CalibrationData(data, number_of_inputs(model), fixed_rows(model))
     example = example_inputs(model) if read is None else read.example
     copy = copy_of(original, example)
+    share_weights(original, copy)
     if read is not None:
         cut_to_memory(read, copy)
     if example is not None:
         check_copy(model, copy.model, example if read is None else read.small_batches[0])
-    share_weights(original, copy)
     select_layers(original, copy, selects, example)
     return Survey(original, copy, Comparison(original, metric, read), example)
 
@@ -99,16 +105,15 @@ def layer_statistics(survey: Survey) -> dict[str, Statistics]:
     statistics, outputs = observe(model, layers, data.batches, data.arrays, survey.sample)
     for batch, of_batch in zip(data.batches, outputs, strict=False):
         survey.comparison.remember(batch, of_batch)
-    watched = {path: layer for path, layer in layers.items() if not statistics[path].failure}
-    measure_sensitivity(model, watched, data, statistics, outputs)
     inventory.keep({path: note.failure for path, note in statistics.items() if note.failure})
+    measure_sensitivity(model, inventory.replaceable_layers, data, statistics, outputs)
     if data.kept_ids is not None:
         _note_renumbering(survey, statistics, data.kept_ids)
     return statistics
 
 
 def _note_renumbering(survey: Survey, statistics: Mapping[str, Statistics], kept_ids: int) -> None:
-    """Notes in the statistics of an embedding if nothing else uses the model's ids.
+    """Notes in the statistics of an embedding that ids may be renumbered, if only it reads them.
 
     Raises:
         ValueError: If these leading ids cannot stay.

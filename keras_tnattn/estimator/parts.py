@@ -11,8 +11,8 @@ from keras_tnattn.text.words import WordVectorizer, learn_words
 from keras_tnattn_runtime.splitting import split_rows
 from keras_tnattn_runtime.stored import stored_array
 
-# How many words of a text are read by default: those of this share of the training texts, but at
-# least so many; less if the ids of all texts would take more than 4 GiB.
+# By default a text is read to the length that this share of the training texts does not exceed, at
+# least to this number of words; to fewer if the ids of all texts would take more than 4 GiB.
 WHOLE_TEXTS, FEWEST_WORDS = 0.99, 200
 LARGEST_IDS = 2**30
 CHUNK = 4096  # texts that are in memory at once

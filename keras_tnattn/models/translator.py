@@ -27,13 +27,10 @@ class Translator(keras.Model):
     translates with it. `translator` builds one from sizes and names.
 
     Args:
-        source_embedding: Layer from source ids `(B, S)` to vectors `(B, S, d)`, for instance
-            `TokenEmbedding` with `mask_zero=True`.
-        source_positions: Layer that adds position encodings to these vectors.
-        encoders: The `TransformerEncoder` layers.
-        target_embedding: Like `source_embedding`, for the target.
-        target_positions: Like `source_positions`, for the target.
-        decoders: The `TransformerDecoder` layers.
+        source: The layers of the source: one from ids `(B, S)` to vectors `(B, S, d)`, for instance
+            `TokenEmbedding` with `mask_zero=True`; one that adds position encodings to these; and
+            a list of `TransformerEncoder` layers.
+        target: The same of the target, with `TransformerDecoder` layers.
         logits: Layer from `(B, T, d)` to logits `(B, T, V)`.
         dropout: Dropout rate of the embeddings. Defaults to 0.
 
@@ -57,30 +54,29 @@ class Translator(keras.Model):
 
     def __init__(
         self,
-        source_embedding: keras.layers.Layer,
-        source_positions: keras.layers.Layer,
-        encoders: Sequence[TransformerEncoder],
-        target_embedding: keras.layers.Layer,
-        target_positions: keras.layers.Layer,
-        decoders: Sequence[TransformerDecoder],
+        source: tuple[keras.layers.Layer, keras.layers.Layer, Sequence[TransformerEncoder]],
+        target: tuple[keras.layers.Layer, keras.layers.Layer, Sequence[TransformerDecoder]],
         logits: keras.layers.Layer,
         dropout: float = 0.0,
         name: str = "translator",
         **kwargs: Any,
     ) -> None:
+        source_embedding, source_positions, encoders = source
+        target_embedding, target_positions, decoders = target
         dtype = source_embedding.dtype_policy
         source_dropout = keras.layers.Dropout(dropout, name="source_dropout", dtype=dtype)
         target_dropout = keras.layers.Dropout(dropout, name="target_dropout", dtype=dtype)
-        source = keras.Input((None,), dtype="int32", name="source")
-        target = keras.Input((None,), dtype="int32", name="target")
+        source_ids = keras.Input((None,), dtype="int32", name="source")
+        target_ids = keras.Input((None,), dtype="int32", name="target")
         # Keras passes the masks of the embeddings on to the layers.
-        memory = source_dropout(source_positions(source_embedding(source)))
+        memory = source_dropout(source_positions(source_embedding(source_ids)))
         for encoder in encoders:
             memory = encoder(memory)
-        x = target_dropout(target_positions(target_embedding(target)))
+        x = target_dropout(target_positions(target_embedding(target_ids)))
         for decoder in decoders:
             x = decoder(x, memory)
-        super().__init__({"source": source, "target": target}, logits(x), name=name, **kwargs)
+        ids = {"source": source_ids, "target": target_ids}
+        super().__init__(ids, logits(x), name=name, **kwargs)
         self.source_embedding = source_embedding
         self.source_positions = source_positions
         self.source_dropout = source_dropout
@@ -214,11 +210,11 @@ class Translator(keras.Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "Translator":
-        layers = {
-            name: keras.saving.deserialize_keras_object(config[name], custom_objects)
-            for name in _LAYERS
-        }
-        return cls(**{**config, **layers})
+        options = {name: value for name, value in config.items() if name not in _LAYERS}
+        *sides, logits = (
+            keras.saving.deserialize_keras_object(config[name], custom_objects) for name in _LAYERS
+        )
+        return cls(tuple(sides[:3]), tuple(sides[3:]), logits, **options)
 
 
 _LAYERS = (
@@ -362,4 +358,4 @@ def translator(
     # The softmax over the vocabulary needs float32 under mixed precision, too.
     wide = at_least_float32(keras.config.floatx())
     logits = keras.layers.Dense(target_vocabulary_size, dtype=wide, name="logits")
-    return Translator(*source_layers, encoders, *target_layers, decoders, logits, dropout)
+    return Translator((*source_layers, encoders), (*target_layers, decoders), logits, dropout)

@@ -47,11 +47,11 @@ class BlockBand:
         return x[..., : self.length, :] if self.num_offsets > 0 else x
 
     def earlier(self, x: Tensor, offset: int) -> Tensor:
-        """Returns for each block the one so many places before it in its sequence, or zeros."""
+        """Returns for each block the one `offset` places before it in its sequence, or zeros."""
         return self._shift(x, (offset, 0), slice(None, self.blocks))
 
     def later(self, x: Tensor, offset: int) -> Tensor:
-        """Returns for each block the one so many places after it in its sequence, or zeros."""
+        """Returns for each block the one `offset` places after it in its sequence, or zeros."""
         return self._shift(x, (0, offset), slice(offset, None))
 
     def _shift(self, x: Tensor, zeros: tuple[int, int], places: slice) -> Tensor:

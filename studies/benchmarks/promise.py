@@ -15,6 +15,7 @@ result is the model itself; how many times smaller the results are, median and f
 """
 
 import argparse
+import functools
 import json
 import os
 import sys
@@ -61,7 +62,8 @@ def simulate(name, options):
         model.compile("adam", "sparse_categorical_crossentropy")
         model.fit(inputs, labels, epochs=10, verbose=0)
         others = draw(np.random.default_rng(2), TRUTH_ROWS)[0]
-        truth = CountedRows(model, others, TRUTH_ROWS, Flips())
+        predict = functools.partial(outputs_of, model)
+        truth = CountedRows(predict, others, TRUTH_ROWS, Flips())
     for split in range(len(done), options.splits):
         start = time.process_time()
         result = compress(

@@ -1,6 +1,6 @@
 """Runs exported files."""
 
-from keras_small.runtimes.trials import outputs_of
+from keras_small.runtimes.computation import outputs_of
 
 
 def run(path, example):

@@ -15,8 +15,8 @@ from keras_small.asked.data import (
     as_data,
     inputs_and_labels,
     iterate,
-    number_of_inputs,
 )
+from keras_small.asked.inputs import number_of_inputs
 from keras_small.asked.renumbering import Renumbering
 from keras_small.survey.running import are_equal, are_probabilities
 

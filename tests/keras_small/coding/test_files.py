@@ -23,6 +23,8 @@ from keras_small.building.saving import check_codable, save_model
 from keras_small.coding import arrays, files
 from keras_small.coding.archives import saved_files
 from keras_small.coding.files import load_model
+from keras_small.survey.copying import known_objects
+from keras_small.survey.inventory import Inventory
 
 pytest.importorskip("constriction")
 RNG = np.random.default_rng(0)
@@ -502,7 +504,8 @@ def arrays_of(model):
 @pytest.mark.parametrize("make", OTHER_ARRAYS.values(), ids=OTHER_ARRAYS)
 def test_arrays_are_coded_as_layers_save_them(make, tmp_path):
     model = make()
-    check_codable(model)
+    with known_objects(Inventory.of(model)) as known:
+        check_codable(model, known)
     save_model(model, tmp_path / "model.keras")
     size = save_model(model, tmp_path / "model.tnz")
     again = load_model(tmp_path / "model.tnz")

@@ -7,7 +7,7 @@ from compressing import compress
 from conformance import to_numpy
 
 from keras_small import Data, Smaller, Within
-from keras_small.asked.data import some_batches
+from keras_small.asked.data import spread_batches
 from keras_small.building import biases
 from keras_small.building.biases import bias_of
 from keras_small.planning.plan import make_plan
@@ -103,10 +103,10 @@ def test_several_batches_have_the_mean_over_all_rows(rows):
 
 def test_the_batches_are_from_all_parts_of_the_data():
     batches = [np.full((32, 1), n) for n in range(32)]
-    assert [int(x[0, 0]) for x in some_batches(batches)] == [0, 4, 8, 12, 16, 20, 24, 28]
-    assert [int(x[0, 0]) for x in some_batches(batches[:15])] == [0, 1, 3, 5, 7, 9, 11, 13]
-    assert len(some_batches(batches[:3])) == 3
-    assert some_batches([]) == []
+    assert [int(x[0, 0]) for x in spread_batches(batches)] == [0, 4, 8, 12, 16, 20, 24, 28]
+    assert [int(x[0, 0]) for x in spread_batches(batches[:15])] == [0, 1, 3, 5, 7, 9, 11, 13]
+    assert len(spread_batches(batches[:3])) == 3
+    assert spread_batches([]) == []
 
 
 def test_few_rows_say_nothing_of_deviations():

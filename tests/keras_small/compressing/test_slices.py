@@ -6,7 +6,8 @@ import pytest
 from compressing import compress
 
 from keras_small import Data
-from keras_small.asked.data import CalibrationData, fixed_rows
+from keras_small.asked.data import CalibrationData
+from keras_small.asked.inputs import fixed_rows
 from keras_small.survey import calibration, running, sensitivity
 from keras_small.survey.inventory import Inventory
 

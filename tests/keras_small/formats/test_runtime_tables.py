@@ -12,8 +12,8 @@ from slow_cases import slow_but
 from keras_small.formats import candidates_for
 from keras_small.formats.runtime_tables import RUNTIMES, bits_for, fit_for
 from keras_small.runtimes import file_costs, file_outputs
-from keras_small.runtimes.exporting import file_sizes
 from keras_small.survey.calibration import Statistics
+from keras_tnattn_runtime.layout import file_sizes
 
 SUFFIXES = {"litert": ".tflite", "onnxruntime": ".onnx", "openvino": ".xml"}
 MODULES = {"litert": "ai_edge_litert", "onnxruntime": "onnxruntime", "openvino": "openvino"}

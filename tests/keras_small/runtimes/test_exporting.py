@@ -11,11 +11,12 @@ from exported_files import run
 from slow_cases import slow_but
 
 from keras_small import compress, export
+from keras_small.asked.inputs import example_of
 from keras_small.formats import chains, low_rank
 from keras_small.formats.recurrent import quantize_cells
 from keras_small.runtimes import file_costs
-from keras_small.runtimes.computation import Expected, example_of, minimum_exact
-from keras_small.runtimes.exporting import FORMS, file_sizes, write_file
+from keras_small.runtimes.computation import Expected, minimum_exact
+from keras_small.runtimes.exporting import FORMS, write_file
 from keras_small.storage import (
     AdaptiveEmbedding,
     QuantizedLowRankEmbedding,
@@ -29,6 +30,7 @@ from keras_small.survey.calibration import Statistics
 from keras_tnattn.layers import GraphTensorNetwork, LowRankEmbedding, TTDense, TTEmbedding
 from keras_tnattn.models import language_model, text_classifier
 from keras_tnattn_runtime.folders import partial_folder
+from keras_tnattn_runtime.layout import file_sizes
 
 BACKEND = keras.backend.backend()
 SUFFIXES = {form.name: suffix for suffix, form in FORMS.items()}

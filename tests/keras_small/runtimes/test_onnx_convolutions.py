@@ -13,11 +13,12 @@ onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
 
 from keras_small import compress  # noqa: E402
+from keras_small.asked.inputs import specs_of  # noqa: E402
 from keras_small.runtimes import exporting, onnx_file  # noqa: E402
-from keras_small.runtimes.computation import Computation, specs_of  # noqa: E402
+from keras_small.runtimes.computation import Computation  # noqa: E402
+from keras_small.runtimes.onnx_conversion import convert  # noqa: E402
 from keras_small.runtimes.onnx_convolutions import range_of  # noqa: E402
 from keras_small.runtimes.onnx_file import OnnxGraph  # noqa: E402
-from keras_small.runtimes.onnx_kernels import why_not_held  # noqa: E402
 
 layers = keras.layers
 RNG = np.random.default_rng(0)
@@ -143,7 +144,7 @@ def test_one_of_them_can_stay_in_floats(tmp_path):
     model = mobile()
     specs = specs_of(model, IMAGES)
     wanted = Computation(model, lambda x: model(x, training=False), specs, [IMAGES], [IMAGES])
-    graph = OnnxGraph(wanted.trace(why_not_held=why_not_held))
+    graph = OnnxGraph(convert(wanted))
     plan = onnx_file.choose_plan(graph, wanted, wanted.expected_outputs(), 1.0)
     assert (len(plan.convolutions), plan.exact) == (5, frozenset())
     for name in plan.convolutions:

@@ -10,8 +10,10 @@ import pytest
 pytest.importorskip("onnxruntime")
 
 from keras_small import export
-from keras_small.runtimes import trials
+from keras_small.runtimes import computation
+from keras_small.runtimes.computation import outputs_of
 from keras_small.runtimes.exporting import FORMS
+from keras_tnattn_runtime import trial_process
 
 BACKEND = keras.backend.backend()
 SUFFIXES = [suffix for suffix, form in FORMS.items() if BACKEND in form.writers]
@@ -21,8 +23,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 @pytest.fixture
 def process(monkeypatch):
-    process = trials._TrialProcess()
-    monkeypatch.setattr(trials, "_process", process)
+    process = trial_process.TrialProcess()
+    monkeypatch.setattr(computation, "trial_process", process)
     yield process
     process.end()
 
@@ -38,7 +40,7 @@ def test_a_crash_of_a_runtime_is_an_error(suffix, process, tmp_path, monkeypatch
     crash = "import os, sys; print('out of luck', file=sys.stderr, flush=True); os.abort()"
     path = tmp_path / f"model{suffix}"
     with monkeypatch.context() as patched:
-        patched.setattr(trials, "_COMMAND", (sys.executable, "-c", crash))
+        patched.setattr(trial_process, "_COMMAND", (sys.executable, "-c", crash))
         with pytest.raises(RuntimeError, match="crashed") as raised:
             export(model_of(2), path)
     message = str(raised.value)
@@ -58,11 +60,11 @@ def test_one_process_serves_all_trials(process, tmp_path):
             first = process._process.pid
     assert process._process.pid == first != os.getpid()
     example = np.ones((2, 3), "float32")
-    assert trials.outputs_of(tmp_path / "3.onnx", [example])[0][0].shape == (2, 3)
+    assert outputs_of(tmp_path / "3.onnx", [example])[0][0].shape == (2, 3)
     # An error of the runtime is no crash.
     (tmp_path / "broken.onnx").write_bytes(b"no model")
     with pytest.raises(RuntimeError, match=r"(?i)protobuf|invalid"):
-        trials.outputs_of(tmp_path / "broken.onnx", [example])
+        outputs_of(tmp_path / "broken.onnx", [example])
     assert process._process.pid == first
 
 
@@ -73,7 +75,7 @@ def test_an_interrupted_trial_does_not_answer_the_next(process, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(trials.pickle, "load", interrupted)
+        patched.setattr(trial_process.pickle, "load", interrupted)
         with pytest.raises(KeyboardInterrupt):
             process.ask("outputs", ".none", "file", [example])
     with pytest.raises(RuntimeError, match=r"\.other"):

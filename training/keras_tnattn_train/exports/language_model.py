@@ -9,7 +9,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_small.runtimes.computation import Computation, common_specs
+from keras_small.asked.inputs import common_specs
+from keras_small.runtimes.computation import Computation
 from keras_small.runtimes.exporting import write_computation
 from keras_tnattn import models
 from keras_tnattn.search.model_steps import LanguageModelSteps

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_small.runtimes.computation import example_of
+from keras_small.asked.inputs import example_of
 from keras_small.runtimes.exporting import write_file
 from keras_tnattn.checks import check_int
 from keras_tnattn_runtime import reader

@@ -1,4 +1,4 @@
-"""Tries new files in a process of their own, so that a runtime that crashes ends no other.
+"""Starts the process of `trials.py`, and asks it: a runtime that crashes ends no other process.
 
 The process starts with the first trial and serves all later ones, since a start takes a second.
 """
@@ -12,12 +12,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
-
-import keras
-import numpy as np
 
 import keras_tnattn_runtime
 
@@ -25,7 +21,7 @@ _COMMAND = (sys.executable, "-m", "keras_tnattn_runtime.trials")
 _LAST_BYTES = 2000  # of the output of a process before its end
 
 
-class _TrialProcess:
+class TrialProcess:
     """A process that answers one request at a time, started when it is first needed."""
 
     def __init__(self) -> None:
@@ -107,35 +103,5 @@ def _name_of(code: int) -> str:
         return f"exit status {code}"
 
 
-_process = _TrialProcess()
-atexit.register(_process.end)
-
-
-def outputs_of(
-    file: str | os.PathLike | bytes, examples: Sequence[Any], suffix: str | None = None
-) -> list[list[np.ndarray]]:
-    """Returns the outputs of a file for each example, run in a process of its own.
-
-    Args:
-        file: The file, the folder of a SavedModel, or the content of a file.
-        examples: Inputs as the model takes them, whatever the file calls them.
-        suffix: The end of the file's name, which a content needs. Default: that of `file`.
-    """
-    if not isinstance(file, bytes):
-        suffix = Path(file).suffix if suffix is None else suffix
-        file = str(file)
-    inputs = [_as_arrays(example, bool(suffix)) for example in examples]
-    answers = _process.ask("outputs", suffix, file, inputs)
-    return [keras.tree.flatten(answer) for answer in answers]
-
-
-def is_fast(content: bytes, baseline: bytes, example: Any, suffix: str) -> bool:
-    """Whether a file takes at most a tenth more time than a baseline, both given as contents."""
-    return _process.ask("is_fast", suffix, content, baseline, _as_arrays(example, True))
-
-
-def _as_arrays(example: Any, is_flat: bool) -> Any:
-    """Returns arrays in the structure of an example, or, for runtimes but TensorFlow, in a list."""
-    if is_flat:
-        return [np.asarray(x) for x in keras.tree.flatten(example)]
-    return keras.tree.map_structure(np.asarray, example)
+trial_process = TrialProcess()
+atexit.register(trial_process.end)
