@@ -32,6 +32,20 @@ def test_dtypes_do_not_depend_on_the_policy_of_the_moment():
     assert {x.compute_dtype for x in every} == {"float32"}
 
 
+def test_a_config_has_the_layers_of_each_side():
+    model = make(num_layers=2)
+    again = type(model).from_config(model.get_config())
+    again.set_weights(model.get_weights())
+    want = model.predict(IDS, verbose=0)
+    np.testing.assert_array_equal(again.predict(IDS, verbose=0), want)
+    for side in ("source", "target"):
+        for kind in ("embedding", "positions"):
+            name = f"{side}_{kind}"
+            assert getattr(again, name) is again.get_layer(name)
+    assert [layer.name for layer in again.encoders] == ["encoder_0", "encoder_1"]
+    assert [layer.name for layer in again.decoders] == ["decoder_0", "decoder_1"]
+
+
 @pytest.mark.parametrize("attention", SMALL)
 def test_encode_and_decode_are_the_model(attention):
     model = make(attention, num_layers=2)

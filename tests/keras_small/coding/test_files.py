@@ -501,6 +501,15 @@ def arrays_of(model):
     return found
 
 
+def test_compress_knows_the_classes_of_a_model_that_is_coded():
+    class Unregistered(layers.Layer):
+        def call(self, inputs):
+            return 2 * inputs
+
+    model = keras.Sequential([keras.Input((64,)), layers.Dense(64), Unregistered()])
+    assert compress(model, 3, coded=True, verbose=0).report.ratio > 3
+
+
 @pytest.mark.parametrize("make", OTHER_ARRAYS.values(), ids=OTHER_ARRAYS)
 def test_arrays_are_coded_as_layers_save_them(make, tmp_path):
     model = make()

@@ -18,6 +18,7 @@ from keras_small.survey.copying import (
     share_weights,
 )
 from keras_small.survey.inventory import Inventory
+from keras_small.survey.survey import survey_of
 
 RNG = np.random.default_rng(0)
 ROWS = (50 + 7 * RNG.normal(size=(64, 32))).astype("float32")
@@ -362,6 +363,14 @@ def test_a_copy_shares_arrays_until_one_is_changed():
     twin.assign_add(ops.ones((32, 4)))
     assert np.array_equal(to_numpy(kernel), before)
     assert np.array_equal(to_numpy(twin), before + 1)
+
+
+def test_a_survey_has_the_weights_in_memory_once():
+    model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(4)])
+    survey = survey_of(Inventory.of(model), None, None, lambda layer: True)
+    assert list(survey.copy.replaceable) == [model.layers[0].name]
+    shared = have_one_array(model.weights[0], survey.copy.model.weights[0])
+    assert shared == (keras.backend.backend() == "tensorflow")
 
 
 def have_one_array(*weights):

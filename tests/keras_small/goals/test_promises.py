@@ -21,6 +21,7 @@ from keras_small.goals.counting import (
     top_classes,
     upper_bound,
 )
+from keras_small.survey import running
 
 ROWS = np.random.default_rng(0).normal(size=(400, 24)).astype("float32")
 OPTIONS = {"bits": 32, "formats": ("low_rank",), "verbose": 0}
@@ -184,6 +185,35 @@ def test_without_a_smaller_model_that_keeps_it_the_original_returns():
     ]
     assert "no smaller one changes so little on the rows to plan with" in str(result.report)
     assert result.report.promise.count.flips == 0
+
+
+def test_a_metric_is_measured_once_for_each_model():
+    model = classifier(0.5 ** np.arange(24))
+    measured = []
+
+    def metric(measured_model):
+        measured.append(measured_model)
+        return 0.25 * len(measured)
+
+    result = compress(model, Promise(max_flips=0.05, metric=metric), data=ROWS, **OPTIONS)
+    assert measured == [model, result.model]
+    assert (result.report.metric_before, result.report.metric_after) == (0.25, 0.5)
+
+
+def test_a_promise_plans_with_one_half_in_batches_of_the_given_size(monkeypatch):
+    sizes = []
+    run = running.outputs_of
+
+    def outputs_of(model, inputs):
+        sizes.append(len(inputs))
+        return run(model, inputs)
+
+    monkeypatch.setattr(promising, "outputs_of", outputs_of)
+    model = classifier(0.5 ** np.arange(24))
+    data = Data(ROWS, batch_size=50)
+    report = compress(model, Promise(max_flips=0.05), data=data, **OPTIONS).report
+    assert set(sizes) == {50}
+    assert (report.rows, report.promise.planning_rows) == (200, 200)
 
 
 def test_rows_held_back_decide(monkeypatch):
