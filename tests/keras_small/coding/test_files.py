@@ -501,12 +501,27 @@ def arrays_of(model):
     return found
 
 
-def test_compress_knows_the_classes_of_a_model_that_is_coded():
-    class Unregistered(layers.Layer):
-        def call(self, inputs):
-            return 2 * inputs
+def doubled(inputs):
+    return 2 * inputs
 
-    model = keras.Sequential([keras.Input((64,)), layers.Dense(64), Unregistered()])
+
+class Named(layers.Layer):
+    """Has a function whose config is its name, which only a scope of Keras knows."""
+
+    def __init__(self, function, **kwargs):
+        super().__init__(**kwargs)
+        is_name = isinstance(function, str)
+        self.function = keras.saving.get_registered_object(function) if is_name else function
+
+    def call(self, inputs):
+        return self.function(inputs)
+
+    def get_config(self):
+        return {**super().get_config(), "function": self.function.__name__}
+
+
+def test_compress_knows_the_functions_of_a_model_that_is_coded():
+    model = keras.Sequential([keras.Input((64,)), layers.Dense(64), Named(doubled)])
     assert compress(model, 3, coded=True, verbose=0).report.ratio > 3
 
 
