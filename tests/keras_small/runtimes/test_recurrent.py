@@ -124,6 +124,19 @@ def test_large_lstms_of_integers_multiply_with_integers(ranks, units, inputs_are
     assert error_within(1e-4) <= 1e-4
 
 
+def test_openvino_has_a_loop_where_kernels_are_products_of_integers(tmp_path):
+    pytest.importorskip("openvino")
+    layer = layers.LSTM(16)
+    layer.build((None, None, 36))
+    layer = on_other_cells(layer, lambda cell: LOW_RANK_CELLS[type(cell)].from_cell(cell, (4, 8)))
+    layer = on_other_cells(layer, lambda cell: quantized_layer(cell, 8))
+    x = RNG.normal(size=(5, 9, 36)).astype("float32")
+    model = keras.Sequential([keras.Input((None, 36)), layer])
+    path = export(model, tmp_path / "model.xml", x)
+    assert relative_error(run(path, x)[0], to_numpy(model(x))) < 1e-5
+    assert "LSTMSequence" not in path.read_text()
+
+
 @pytest.mark.parametrize("kind", [layers.LSTM, layers.GRU])
 def test_the_last_states_of_a_layer_can_be_the_first_of_another(kind, tmp_path):
     first, second = (keras.Input((None, 12), name=name) for name in "ab")
