@@ -72,9 +72,11 @@ class CompressionResult:
         self.model = assembly.small.model
         self.renumbering = renumbering
         self.healed_epochs = 0
-        # Coding has shortened vectors of the small model alone.
-        equal = self.model if coded else assembly.equal_floats.model
-        self.report = self._measured(report, self.model, equal)
+        if coded:  # coding has shortened vectors of the small model alone
+            self.report = self._measured(report, self.model, self.model)
+        else:
+            equal = assembly.equal_floats.model
+            self.report = self._measured(report, self.model, equal, assembly.error)
         self._trainable = self._trainable_vectors()
 
     def __repr__(self) -> str:
@@ -186,12 +188,19 @@ class CompressionResult:
             self._comparison.compile(healed)
         return losses, healed
 
-    def _measured(self, report: Report, model: keras.Model, equal: keras.Model) -> Report:
+    def _measured(
+        self,
+        report: Report,
+        model: keras.Model,
+        equal: keras.Model,
+        on_calibration: float | None = None,
+    ) -> Report:
         """Returns a report with the sizes, the error and the metric of a model.
 
-        The error is that of an equal model, which may be faster because it restores no integers.
+        The error is that of an equal model, which may be faster because it restores no integers;
+        on the calibration it may be known.
         """
-        error, rows = self._comparison.report_error(equal, self.renumbering)
+        error, rows = self._comparison.report_error(equal, self.renumbering, on_calibration)
         changed = any(row.format != "kept" for row in report.layers)
         return dataclasses.replace(
             report,

@@ -320,6 +320,13 @@ class CalibrationData:
             inputs, _ = inputs_and_labels(as_arrays(batch), self._num_inputs)
             yield keras.tree.map_structure(ops.convert_to_numpy, inputs)
 
+    @property
+    def reports_calibration(self) -> bool:
+        """Whether a report measures errors on the rows of the calibration."""
+        if self.arrays is not None:
+            return number_of_rows(self.arrays) == self.rows
+        return isinstance(self._data.inputs, Iterator) or not number_of_batches(self._data.inputs)
+
     def report_batches(self) -> Iterator[Any]:
         """Yields batches of the rows on which a report measures errors.
 
@@ -334,7 +341,7 @@ class CalibrationData:
             yield from Slices(
                 [(self.arrays, rows)], self._rows, only_full=self.fixed_rows is not None
             )
-        elif isinstance(self._data.inputs, Iterator) or not number_of_batches(self._data.inputs):
+        elif self.reports_calibration:
             yield from self.batches
         else:
             for batch in self._every_read():

@@ -47,12 +47,14 @@ class Assembly:
         small: The finished model; `floating` itself if nothing is quantized.
         quantize: The functions that quantized layers of `small`, by path.
         sample: As in `Survey`.
+        error: The error of the outputs of `equal_floats` on the calibration, if it was measured.
     """
 
     floating: Inventory
     small: Inventory
     quantize: Mapping[str, Callable[[keras.layers.Layer], keras.layers.Layer]]
     sample: Any
+    error: float | None = None
 
     @property
     def roundings(self) -> list[AnyRounding]:

@@ -50,10 +50,16 @@ class BiasCorrection:
         if layers and self.replaced and self.batches:
             self.moments = moments_of(layers, plan.inventory.model, self.observed)
 
-    def apply(self, comparison: Comparison, assembly: Assembly, renumbering: Renumbering) -> None:
-        """Corrects both models of an assembly, unless the small one becomes worse."""
+    def apply(
+        self, comparison: Comparison, assembly: Assembly, renumbering: Renumbering
+    ) -> float | None:
+        """Corrects both models of an assembly, unless the small one becomes worse.
+
+        Returns:
+            The error of the outputs on the calibration; `None` if there is nothing to correct.
+        """
         if not self.moments:
-            return
+            return None
         small = assembly.small.model
         floating = assembly.floating.model
         models = [self._layers_of(assembly.small)]
@@ -81,6 +87,8 @@ class BiasCorrection:
             tell("biases stay as they are: %s", "errors would grow" if worse[0] else metrics)
             for weight, array in zip(weights, former, strict=True):
                 weight.assign(array)
+            return before[0]
+        return after[0]
 
     def _layers_of(self, inventory: Inventory) -> dict[str, keras.layers.Layer]:
         """Returns the layers with biases: those that are replaced and batch normalizations."""

@@ -87,10 +87,10 @@ class Builder:
     def _corrected(self, choice: Choice, made_layers: dict[str, Made], in_place: bool) -> Assembly:
         correction = BiasCorrection(self.plan, made_layers, self.comparison.data)
         assembly = assemble(self.plan, choice, made_layers, in_place)
-        correction.apply(self.comparison, assembly, renumbering_of(choice))
+        error = correction.apply(self.comparison, assembly, renumbering_of(choice))
         # How it is compiled takes bytes of a file.
         self.comparison.compile(assembly.small.model)
-        return assembly
+        return dataclasses.replace(assembly, error=error)
 
 
 def renumbering_of(choice: Choice) -> Renumbering:

@@ -38,6 +38,7 @@ class _Changes(abc.ABC):
         model: The model.
         layers: The layers, by path.
         in_logs: Whether the logarithms of each output count.
+        runs: About how many runs there will be.
     """
 
     def __init__(
@@ -45,11 +46,12 @@ class _Changes(abc.ABC):
         model: keras.layers.Layer,
         layers: Mapping[str, keras.layers.Layer],
         in_logs: Sequence[bool],
+        runs: int = 0,
     ) -> None:
         self._model = model
         self._layers = layers
         self._in_logs = in_logs
-        self._run = Runner(model, self._changed)
+        self._run = Runner(model, self._changed, runs)
 
     @abc.abstractmethod
     def _changed(self, inputs: Any) -> Any:
@@ -80,9 +82,13 @@ class Noise(_Changes):
     ) -> None:
         super().__init__(model, layers, in_logs)
         self._batch = batch
-        # A number that is known when a run is compiled would be folded into constants as large as
-        # the outputs of the layers.
-        self._seeds = keras.random.SeedGenerator(0)
+        random = np.random.default_rng(0)
+        # Signs are as good as normal numbers, which JAX compiles for seconds. Each layer begins at
+        # another one, so that the noise of one layer tells nothing of that of another.
+        self._signs = random.choice((-1.0, 1.0), size=_SIGNS).astype("float32")
+        self._first_signs = dict(
+            zip(layers, random.integers(_SIGNS, size=len(layers)), strict=True)
+        )
 
     @functools.cached_property
     def _before(self) -> list[np.ndarray]:
@@ -107,15 +113,17 @@ class Noise(_Changes):
 
     def _with_noise(self, paths: Sequence[str]) -> list[np.ndarray]:
         shares = {path: np.float32(_NOISE_SHARE * (path in paths)) for path in self._layers}
-        return self._run([self._batch, shares])
+        return self._run([self._batch, shares, self._signs])
 
     def _changed(self, inputs: Any) -> list[Tensor]:
-        batch, shares = inputs
+        batch, shares, signs = inputs
 
         def noisy(path: str, tensor: Tensor) -> Tensor:
             x = ops.cast(tensor, "float32")
             size = ops.sqrt(ops.mean(ops.square(x)))
-            noise = keras.random.normal(ops.shape(x), seed=self._seeds)
+            noise = ops.reshape(
+                _repeated(signs, ops.size(x), self._first_signs[path]), ops.shape(x)
+            )
             return ops.cast(x + shares[path] * size * noise, tensor.dtype)
 
         return self._outputs_with(noisy, batch)
@@ -128,6 +136,7 @@ class Gradients(_Changes):
         model: The model.
         layers: The layers, by path.
         in_logs: Whether the logarithms of each output count.
+        runs: About how many batches there will be.
 
     Attributes:
         responses: The mean of `J^T J` for a row of each embedding, not scaled.
@@ -138,8 +147,9 @@ class Gradients(_Changes):
         model: keras.layers.Layer,
         layers: Mapping[str, keras.layers.Layer],
         in_logs: Sequence[bool],
+        runs: int,
     ) -> None:
-        super().__init__(model, layers, in_logs)
+        super().__init__(model, layers, in_logs, runs)
         self._random = np.random.default_rng(0)
         self._paths: list[str] = []
         self._squared_size = 0.0
@@ -177,8 +187,8 @@ class Gradients(_Changes):
 
             flat = self._outputs_with(pass_on, batch)
             joined = ops.concatenate([ops.reshape(x, (-1,)) for x in flat])
-            places = ops.arange(joined.shape[0], dtype="int32") % _SIGNS
-            return ops.sum(joined * ops.take(signs, places)), ops.sum(ops.square(joined))
+            number = ops.sum(joined * _repeated(signs, joined.shape[0]))
+            return number, ops.sum(ops.square(joined))
 
         tensors, found, size = gradients(compute)
         pairs = [
@@ -195,6 +205,11 @@ class Gradients(_Changes):
                     response = ops.matmul(ops.transpose(rows), rows)
                     responses[path] = responses.get(path, 0.0) + response
         return {"changes": changes, "responses": responses, "size": size}
+
+
+def _repeated(signs: Tensor, count: int, first: int = 0) -> Tensor:
+    """Returns so many signs from the first one on, again and again."""
+    return ops.take(signs, (ops.arange(count, dtype="int32") + first) % _SIGNS)
 
 
 def has_response(layer: keras.layers.Layer) -> bool:

@@ -130,11 +130,16 @@ class Comparison:
             _log.warning("the small model is not compiled as %s is: %s", name, cause_of(error))
 
     def report_error(
-        self, small: keras.Model, renumbering: Renumbering
+        self, small: keras.Model, renumbering: Renumbering, on_calibration: float | None = None
     ) -> tuple[float | None, int]:
-        """Returns the error on the rows for reports, `None` without data, and their number."""
+        """Returns the error on the rows for reports, `None` without data, and their number.
+
+        `on_calibration` is the error on the calibration, if it is known.
+        """
         if self.data is None:
             return None, 0
+        if on_calibration is not None and self.data.reports_calibration:
+            return on_calibration, sum(map(number_of_rows, self.data.batches))
         return self.error_of(small, self.data.report_batches(), renumbering)
 
     def _runner_of(self, small: keras.Model) -> Runner:

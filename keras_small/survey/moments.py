@@ -8,6 +8,9 @@ from keras_small.storage.latest import remember_latest
 _LARGE = 1e15
 # Columns of the triangle that are summed at once.
 _COLUMNS_AT_ONCE = 256
+# Rows wait for others until there is one for so many columns: adding a matrix of products takes
+# longer than the products of a few rows.
+_COLUMNS_OF_ROW = 8
 
 
 class SecondMoment:
@@ -20,6 +23,7 @@ class SecondMoment:
     def __init__(self) -> None:
         self.rows = 0
         self._blocks: list[np.ndarray] = []
+        self._waiting: list[np.ndarray] = []
         # The sum of the squares of the rows' squared norms.
         self._fourth_powers = 0.0
         # Different rows, counted in each call.
@@ -31,21 +35,33 @@ class SecondMoment:
         large = not squares.size or not squares.max() < _LARGE**2
         rows = rows.astype("float64" if large else "float32", copy=False)
         columns = rows.shape[1]
-        stops = range(_COLUMNS_AT_ONCE, columns + _COLUMNS_AT_ONCE, _COLUMNS_AT_ONCE)
-        parts = [rows[:, stop - _COLUMNS_AT_ONCE : stop].T @ rows[:, :stop] for stop in stops]
-        if not self._blocks:
-            self._blocks = parts
-        elif large:
-            self._blocks = [block + part for block, part in zip(self._blocks, parts, strict=True)]
-        else:
-            for block, part in zip(self._blocks, parts, strict=True):
-                block += part
+        self._waiting.append(rows)
         self.rows += len(rows)
         self._fourth_powers += float(np.square(squares).sum())
         sums = rows @ np.sqrt(np.arange(2, 2 + columns))
         self._distinct += len(np.unique(sums.astype("float32")))
+        if _COLUMNS_OF_ROW * sum(map(len, self._waiting)) >= columns:
+            self._add_products()
+
+    def _add_products(self) -> None:
+        """Adds the products of the rows that wait."""
+        if not self._waiting:
+            return
+        rows = np.concatenate(self._waiting)
+        self._waiting = []
+        columns = rows.shape[1]
+        stops = range(_COLUMNS_AT_ONCE, columns + _COLUMNS_AT_ONCE, _COLUMNS_AT_ONCE)
+        parts = [rows[:, stop - _COLUMNS_AT_ONCE : stop].T @ rows[:, :stop] for stop in stops]
+        if not self._blocks:
+            self._blocks = parts
+        elif rows.dtype == "float64":
+            self._blocks = [block + part for block, part in zip(self._blocks, parts, strict=True)]
+        else:
+            for block, part in zip(self._blocks, parts, strict=True):
+                block += part
 
     def is_finite(self) -> bool:
+        self._add_products()
         return all(np.isfinite(block).all() for block in self._blocks)
 
     @remember_latest
@@ -54,6 +70,7 @@ class SecondMoment:
         return self._new_matrix()
 
     def _new_matrix(self) -> np.ndarray:
+        self._add_products()
         columns = sum(map(len, self._blocks))
         matrix = np.empty((columns, columns), self._blocks[0].dtype)
         for number, block in enumerate(self._blocks):

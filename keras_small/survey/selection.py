@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_small.survey.inventory import Inventory, contents
@@ -73,7 +74,7 @@ def select_layers(
     copy.keep(reasons)
     for path, layer in copy.replaceable_layers.items():
         for weight in layer.weights:
-            if not bool(ops.all(ops.isfinite(weight))):
+            if not np.isfinite(ops.convert_to_numpy(weight)).all():
                 raise ValueError(
                     "Expected finite weights. "
                     f"Received: infinite or NaN numbers in the {weight.name} of {path}"

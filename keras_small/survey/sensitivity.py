@@ -69,7 +69,7 @@ def measure_sensitivity(
     repeats = math.ceil((_RESPONSE_ROWS if tables else _MINIMUM_ROWS) / (rows * count))
     known = spread_batches(list(zip(data.batches, outputs, strict=False)))
     in_logs = [are_probabilities(x) for x in outputs[0]]
-    measured = Gradients(model, layers, in_logs)
+    measured = Gradients(model, layers, in_logs, runs=repeats * count)
     noise = Noise(model, layers, in_logs, chosen[0])
     sensitivities = _by_gradients(measured, chosen * repeats)
     if any(sensitivities.values()):

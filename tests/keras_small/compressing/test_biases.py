@@ -11,6 +11,7 @@ from keras_small.asked.data import spread_batches
 from keras_small.building import biases
 from keras_small.building.biases import bias_of
 from keras_small.planning.plan import make_plan
+from keras_small.survey.comparing import Comparison
 
 INPUTS = np.random.default_rng(0).normal(0.5, 1, size=(64, 24)).astype("float32")
 IMAGES = np.random.default_rng(0).normal(0.5, 1, size=(32, 6, 6, 4)).astype("float32")
@@ -157,6 +158,34 @@ def test_normalizations_stay_if_the_metric_would_fall(capsys):
     goal = Smaller(1, metric=metric)
     small = compress(model, goal, data=IMAGES, bits=2, formats=()).model
     assert (metric(small), "metric would be -" in capsys.readouterr().out) == (0, True)
+
+
+@pytest.mark.parametrize(("rows", "runs"), [(64, 2), (1500, 3)])
+@pytest.mark.parametrize("refused", [False, True])
+def test_the_report_has_the_error_that_the_correction_measured(rows, runs, refused, monkeypatch):
+    model = dense_model()
+    inputs = np.resize(INPUTS, (rows, 24))
+    measured = []
+    error_of = Comparison.error_of
+
+    def spy(*arguments):
+        measured.append(error_of(*arguments))
+        return measured[-1]
+
+    monkeypatch.setattr(Comparison, "error_of", spy)
+    if refused:
+        monkeypatch.setattr(
+            biases,
+            "corrections",
+            lambda layers, *_: {path: (np.float32(1), np.float32(9)) for path in layers},
+        )
+    result = compress(model, data=inputs, bits=2, formats=(), verbose=0)
+    assert len(measured) == runs
+    assert (measured[1] > measured[0]) == refused
+    expected, actual = (to_numpy(x(inputs)) for x in (model, result.model))
+    error = np.linalg.norm(actual - expected) / np.linalg.norm(expected)
+    assert result.report.error == pytest.approx(error, rel=1e-4)
+    assert result.report.rows == rows
 
 
 def test_healing_starts_from_corrected_biases():

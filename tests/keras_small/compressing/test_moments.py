@@ -23,7 +23,26 @@ def test_a_moment_is_that_of_all_rows(columns, monkeypatch):
 def test_a_triangle_takes_half_the_memory():
     moment = moments.SecondMoment()
     moment.add(RNG.normal(size=(10, 2048)).astype("float32"))
-    assert sum(block.nbytes for block in moment._blocks) < 0.6 * moment.matrix().nbytes
+    size = moment.matrix().nbytes
+    assert 0.5 * size <= sum(block.nbytes for block in moment._blocks) < 0.6 * size
+
+
+@pytest.mark.parametrize("large", [1, 1e25])
+def test_few_rows_wait_for_others(large):
+    rows = RNG.normal(size=(20, 40)).astype("float32")
+    rows[-1] *= np.float32(large)
+    moment = moments.SecondMoment()
+    for part in np.split(rows, 10):
+        moment.add(part)
+        assert sum(map(len, moment._waiting)) < 40 / 8
+    exact = rows.astype("float64")
+    np.testing.assert_allclose(moment.matrix(), exact.T @ exact / 20, rtol=1e-4, atol=1e-5)
+
+
+def test_what_waits_is_told_if_it_is_not_finite():
+    moment = moments.SecondMoment()
+    moment.add(np.full((1, 40), np.nan, "float32"))
+    assert not moment.is_finite()
 
 
 def test_large_numbers_are_summed_in_float64():

@@ -8,7 +8,7 @@ from conformance import to_numpy
 
 from keras_small import Data
 from keras_small.asked.data import CalibrationData
-from keras_small.survey import calibration, sensitivity
+from keras_small.survey import calibration, changes, sensitivity
 
 RNG = np.random.default_rng(0)
 IDS = RNG.integers(0, 50, (40, 1)).astype("int32")
@@ -156,3 +156,13 @@ def test_what_no_output_reads_costs_no_bytes():
     ids = RNG.integers(0, 400, (500, 1)).astype("int32")
     result = compress(model, 3.0, data=ids, formats="low_rank")
     assert error_of(model, result.model, ids) < 0.1
+
+
+def test_the_noise_of_one_layer_tells_nothing_of_that_of_another():
+    inputs = keras.Input((6,))
+    layers = {name: keras.layers.Dense(6) for name in ("one", "other")}
+    model = keras.Model(inputs, layers["one"](inputs) + layers["other"](inputs))
+    rows = RNG.normal(size=(1000, 6)).astype("float32")
+    noise = changes.Noise(model, layers, [False], rows)
+    both = noise.change(["one", "other"])
+    assert both == pytest.approx(np.hypot(noise.change(["one"]), noise.change(["other"])), rel=0.1)
