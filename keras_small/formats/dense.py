@@ -104,7 +104,11 @@ class Kernel:
         moment = self.moment if by_moment else None
         groups = integer_groups.quantize_groups(columns, bits, group, moment=moment)
         restored = integer_groups.restored_matrix(groups, len(columns), bits, group)
-        return self.squares_of(restored, columns, self.moment)
+        return self._weighted_squares(restored - columns, self.moment), self._squares_of_sample
+
+    @functools.cached_property
+    def _squares_of_sample(self) -> float:
+        return self._weighted_squares(self.sample(), self.moment)
 
     def sample(self) -> np.ndarray:
         """Returns some of the columns, or some of the rows as columns."""
@@ -122,12 +126,13 @@ class Kernel:
         self, restored: np.ndarray, columns: np.ndarray, moment: np.ndarray | None
     ) -> tuple[float, float]:
         """Returns the squared errors of a sample's rounded columns, and its squares."""
+        errors = self._weighted_squares(restored - columns, moment)
+        return errors, self._weighted_squares(columns, moment)
+
+    def _weighted_squares(self, columns: np.ndarray, moment: np.ndarray | None) -> float:
         weights = 1.0 if self.weights is None else self.weights[self._sampled]
-        error, size = (
-            float((weights * x * (x if moment is None else moment @ x)).sum())
-            for x in (restored - columns, columns)
-        )
-        return error, size
+        products = columns if moment is None else moment @ columns
+        return float((weights * columns * products).sum())
 
 
 def kernels_of(layer: keras.layers.Layer, moments: dict[str, np.ndarray]) -> list[Kernel]:
