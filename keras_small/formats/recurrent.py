@@ -22,9 +22,11 @@ def moments_of(layer: keras.layers.RNN, statistics: Statistics) -> dict[str, np.
     moment = statistics.shrunk_moment
     if moment is None or statistics.call is None or len(cells_of(layer)) > 1:
         return {}
-    call = statistics.call.first_rows(_STATE_ROWS)
-    states = states_of(layer, *call.args, **call.kwargs).astype("float64")
-    return {"kernel": moment, "recurrent_kernel": states.T @ states / len(states)}
+    if statistics.moment_of_states is None:  # JAX compiles the loop each time
+        call = statistics.call.first_rows(_STATE_ROWS)
+        states = states_of(layer, *call.args, **call.kwargs).astype("float64")
+        statistics.moment_of_states = states.T @ states / len(states)
+    return {"kernel": moment, "recurrent_kernel": statistics.moment_of_states}
 
 
 def candidates(

@@ -13,7 +13,13 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
-from keras_small.storage.integer_groups import check_group_bits, pack, packed_size, unpack
+from keras_small.storage.integer_groups import (
+    check_group_bits,
+    pack,
+    packed_size,
+    unpack,
+    unpacked_integers,
+)
 from keras_tnattn.typing import Tensor
 
 # The scale that suits normal numbers of variance 1, from which that of a row is found.
@@ -84,8 +90,11 @@ def quantize_rows(matrix: np.ndarray, bits: int, importance: np.ndarray | None =
 
 def rounded_rows(matrix: np.ndarray, bits: int, importance: np.ndarray | None = None) -> np.ndarray:
     """Returns a matrix as `quantize_rows` stores it, restored in float32."""
-    rows = quantize_rows(matrix, bits, importance)
-    return ops.convert_to_numpy(dequantize_rows(rows, matrix.shape[1], bits))
+    integers, *shared = quantize_rows(matrix, bits, importance)
+    # By NumPy: JAX would compile each operation for each number of columns.
+    numbers = unpacked_integers(integers.T, bits)[: matrix.shape[1]].T
+    scales = ops.convert_to_numpy(steps(*map(ops.convert_to_tensor, shared)))
+    return (numbers.astype("float32") - np.float32(_middle(bits))) * scales
 
 
 def _fitted_scales(rows: np.ndarray, bits: int, weights: np.ndarray) -> np.ndarray:

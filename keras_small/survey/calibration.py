@@ -50,6 +50,8 @@ class Statistics:
         factors: The factors of a table, once `errors.factors_of` has computed them.
         rounding_share: The share of the errors of roundings that second moments leave, once
             `formats.dense` has measured it.
+        moment_of_states: The second moment of the states of a recurrent layer, once
+            `formats.recurrent` has computed it.
     """
 
     second_moment: SecondMoment | None = None
@@ -62,6 +64,7 @@ class Statistics:
     failure: str = ""
     factors: Any = dataclasses.field(default=None, init=False)
     rounding_share: float | None = dataclasses.field(default=None, init=False)
+    moment_of_states: np.ndarray | None = dataclasses.field(default=None, init=False)
 
     @property
     def inputs(self) -> np.ndarray | None:

@@ -3,6 +3,7 @@
 `keras.ops` has neither, so this is the one module of the package with a part for each backend.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -41,6 +42,21 @@ def compiled(
 
         return lambda inputs: stateless([v.value for v in variables], inputs)
     return None
+
+
+def run_through(function: Callable[[Any], Any], inputs: Any) -> None:
+    """Calls a function of tensors for what it notes on the way.
+
+    JAX computes nothing where it need not: it would compile each operation for these shapes. The
+    function may then be called twice.
+    """
+    if keras.backend.backend() == "jax":
+        import jax
+
+        with contextlib.suppress(Exception):  # of code that needs numbers, or of a fault of its own
+            jax.eval_shape(lambda tensors: (function(tensors), None)[1], inputs)
+            return
+    function(inputs)
 
 
 # Calls its argument with each tensor that counts, and goes on with what it returns.

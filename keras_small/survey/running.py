@@ -20,7 +20,7 @@ from keras_small.asked.errors import DataError, data_errors, is_out_of_memory
 from keras_small.survey.graph_names import flat_layers, rename_for_graphs
 from keras_small.survey.inventory import Inventory
 from keras_small.survey.kinds import is_table
-from keras_small.survey.on_backends import compiled
+from keras_small.survey.on_backends import compiled, run_through
 from keras_small.survey.watching import Call, watch_calls
 from keras_tnattn.errors import cause_of
 
@@ -238,6 +238,12 @@ def _bytes_of_outputs(inventory: Inventory, row: Any) -> int:
     """Returns the bytes of the outputs of all layers in a run of one row."""
     total = 0
 
+    def run(tensors: Any) -> None:
+        nonlocal total
+        total = 0
+        with keras.StatelessScope():
+            inventory.model(tensors, training=False)
+
     def watch(_path: str, _call: Call, outputs: Any) -> Any:
         nonlocal total
         for x in keras.tree.flatten(outputs):
@@ -247,6 +253,6 @@ def _bytes_of_outputs(inventory: Inventory, row: Any) -> int:
         return outputs
 
     layers = {path: place.layer for path, place in inventory.places.items()}
-    with watch_calls(layers, watch):
-        outputs_on_data(inventory.model, row)
+    with watch_calls(layers, watch), data_errors():
+        naming_wrong_ids(inventory.model, lambda: run_through(run, row))
     return total

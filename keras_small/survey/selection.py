@@ -1,6 +1,7 @@
 """Selects the layers of a model that can be replaced, and says why the others stay."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_small.survey.inventory import Inventory, contents
+from keras_small.survey.on_backends import run_through
 from keras_small.survey.replacing import assume, object_of
 
 
@@ -112,10 +114,10 @@ def _reasons_of_reads(
 ) -> dict[str, str]:
     with _standins(layers) as reads:
         with keras.StatelessScope():
-            model(sample, training=False)
+            run_through(functools.partial(model, training=False), sample)
         # A penalty may be computed in training only, or when the losses are collected.
         with contextlib.suppress(Exception), keras.StatelessScope():
-            model(sample, training=True)
+            run_through(functools.partial(model, training=True), sample)
         with contextlib.suppress(Exception):
             _ = model.losses
     return {

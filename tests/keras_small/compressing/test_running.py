@@ -6,6 +6,7 @@ import pytest
 from conformance import assert_same_arrays
 from keras import ops
 
+from keras_small.survey import on_backends
 from keras_small.survey.running import Runner, outputs_of
 
 IDS = np.random.default_rng(0).integers(0, 9, (4, 5))
@@ -64,3 +65,21 @@ def test_what_cannot_be_compiled_runs_step_by_step():
     for _ in range(6):
         (actual,) = run(IDS.astype("float32"))
         assert (np.diff(actual) >= 0).all()
+
+
+def test_what_is_run_through_notes_the_same_on_each_backend():
+    shapes = []
+
+    def note(x):
+        shapes.append(tuple(keras.ops.matmul(x, keras.ops.ones((3, 5))).shape))
+
+    on_backends.run_through(note, np.ones((2, 3), "float32"))
+    assert shapes == [(2, 5)]
+
+    def with_numbers(x):
+        shapes.append(float(keras.ops.convert_to_numpy(x).sum()))
+
+    on_backends.run_through(with_numbers, np.ones((2, 3), "float32"))
+    assert shapes[-1] == 6
+    with pytest.raises(ZeroDivisionError):
+        on_backends.run_through(lambda x: 1 / 0, np.ones(2))
