@@ -11,7 +11,7 @@ from keras import ops
 from keras_small.survey.calibration import Statistics
 from keras_small.survey.kinds import is_table, second_table
 from keras_small.survey.running import Runner
-from keras_small.survey.watching import Call, with_activation
+from keras_small.survey.watching import Call, floats_of, with_activation
 from keras_tnattn.ops import low_rank
 
 # The weight of an id that never occurred in the data, relative to the mean count.
@@ -76,9 +76,24 @@ def output_error(old: keras.layers.Layer, new: keras.layers.Layer, statistics: S
     linear = keras.activations.linear
     with with_activation(old, linear), with_activation(new, linear):
         outputs, expected = (
-            np.concatenate([x.ravel() for x in call.outputs_of(layer)]) for layer in (new, old)
+            np.concatenate([x.astype("float64").ravel() for x in _float_outputs(layer, call)])
+            for layer in (new, old)
         )
     return float(np.linalg.norm(outputs - expected) / (np.linalg.norm(expected) or 1.0))
+
+
+def _float_outputs(layer: keras.layers.Layer, call: Call) -> list[np.ndarray]:
+    """Returns all floating-point outputs of a layer, without a change of its states."""
+    arguments = (call.args, dict(call.kwargs))
+    flat = keras.tree.flatten(arguments)
+    arrays = {str(i): x for i, x in enumerate(flat) if isinstance(x, np.ndarray)}
+
+    def run(tensors: dict[str, Any]) -> list[Any]:
+        given = [tensors.get(str(i), x) for i, x in enumerate(flat)]
+        args, kwargs = keras.tree.pack_sequence_as(arguments, given)
+        return floats_of(layer(*args, **kwargs))
+
+    return Runner(layer, run)(arrays)
 
 
 def _random_call(layer: keras.layers.Layer) -> Call:

@@ -58,12 +58,6 @@ class Call:
             )
         )
 
-    def outputs_of(self, layer: keras.layers.Layer) -> list[np.ndarray]:
-        """Returns all floating-point outputs of a layer, without a change of its states."""
-        with keras.StatelessScope():
-            outputs = keras.tree.flatten(layer(*self.args, **self.kwargs))
-        return [ops.convert_to_numpy(x).astype("float64") for x in outputs if _is_float(x)]
-
 
 def _as_array(value: Any) -> Any:
     return ops.convert_to_numpy(value) if ops.is_tensor(value) else value
@@ -73,6 +67,11 @@ def _is_float(value: Any) -> bool:
     return ops.is_tensor(value) and keras.backend.is_float_dtype(
         keras.backend.standardize_dtype(value.dtype)
     )
+
+
+def floats_of(outputs: Any) -> list[Any]:
+    """Returns the flattened outputs that are floating-point tensors."""
+    return [x for x in keras.tree.flatten(outputs) if _is_float(x)]
 
 
 def map_floats(function: Callable[[Any], Any], outputs: Any) -> Any:
