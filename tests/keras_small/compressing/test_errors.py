@@ -9,6 +9,7 @@ from conformance import assert_same_arrays, relative_error, to_numpy
 from keras_small import Data, Smaller, Within
 from keras_small.survey import errors
 from keras_small.survey.calibration import Statistics
+from keras_small.survey.watching import Call
 from keras_tnattn.layers import LowRankEmbedding
 
 RNG = np.random.default_rng(0)
@@ -121,3 +122,14 @@ def test_stateful_layers_begin_with_the_states_of_the_original(kind):
     for state, former in zip(result.model.layers[0].states, before, strict=True):
         np.testing.assert_array_equal(to_numpy(state), former)
     assert relative_error(to_numpy(result.model(rows)), to_numpy(model(rows))) < 0.01
+
+
+def test_outputs_are_those_of_a_call_with_all_its_arguments():
+    layer = keras.layers.LSTM(3)
+    inputs = np.random.default_rng(0).normal(size=(2, 5, 4)).astype("float32")
+    mask = np.array([[True] * 5, [True, True, False, False, False]])
+    call = Call((inputs,), {"mask": mask, "training": False})
+    (outputs,) = errors._float_outputs(layer, call)
+    expected = to_numpy(layer(inputs, mask=mask))
+    np.testing.assert_allclose(outputs, expected, atol=1e-6)
+    assert not np.allclose(outputs, to_numpy(layer(inputs)), atol=1e-3)
