@@ -298,8 +298,8 @@ class MatrixWriter:
         run = _run_length(view, axis=0)
         if rounds_inputs and rows * columns >= _MINIMUM_BY_COLUMN:
             if bits == 8 and run == rows:
-                arrays = ((x.astype("int16") - 128).astype("int8") for x in (view[0], view[2][0]))
-                numbers, zeros = map(self.constant, arrays)
+                signed = [(x ^ 128).view("int8") for x in (view[0], view[2][0].astype("uint8"))]
+                numbers, zeros = map(self.constant, signed)
                 return _Written(self._by_column(node, numbers, view.scales[0], zeros, inputs))
             is_slow = rows * columns < _MINIMUM_BLOCKED or _block(run, rows) is None
             if (
@@ -478,6 +478,8 @@ def _run_length(view: _View, axis: int) -> int:
     """Returns the largest length of equal runs along an axis that each share a scale and a zero."""
     changes = np.zeros(view.numbers.shape[axis] - 1, bool)
     for array in view[1:]:
+        if array.strides[axis] == 0:  # one number for all
+            continue
         changes |= (np.diff(array, axis=axis) != 0).any(axis=1 - axis)
     starts = 1 + np.flatnonzero(changes)
     return math.gcd(*starts) or len(changes) + 1
