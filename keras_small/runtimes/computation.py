@@ -135,6 +135,15 @@ def outputs_of(
     return [keras.tree.flatten(answer) for answer in answers]
 
 
+def samples_of(content: bytes, examples: Sequence[Any], suffix: str, count: int) -> list[Any]:
+    """Returns some numbers of each output, and the means of its channels, for each example.
+
+    They are `trials.samples` of a file, of which the content is given.
+    """
+    inputs = [_as_arrays(example, True) for example in examples]
+    return trial_process.ask("samples", suffix, content, inputs, count)
+
+
 def is_fast(content: bytes, baseline: bytes, example: Any, suffix: str) -> bool:
     """Whether a file takes at most a tenth more time than a baseline, both given as contents."""
     return trial_process.ask("is_fast", suffix, content, baseline, _as_arrays(example, True))

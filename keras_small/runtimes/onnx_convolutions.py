@@ -9,7 +9,7 @@ The range of a tensor is that of the least squared error on rows of data, not th
 """
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,6 @@ import onnx_ir as ir
 from keras_small.runtimes.onnx_kernels import MatrixWriter, uses_of
 from keras_small.storage.stand_ins import StoredMatrix
 
-_SAMPLED_NUMBERS = 2**13  # of a tensor in a batch, by which its range is chosen
 _RANGE_SHARES = np.linspace(1, 0.2, 25)
 _SCALE_KEEPING = ("MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 _LARGEST_BIAS = 2**30
@@ -58,6 +57,10 @@ def _range(lowest: float, highest: float) -> Range:
     return Range(scale, np.uint8(np.rint(-lowest / scale)))
 
 
+# Some numbers of a tensor in a call, and the means of its channels.
+Sample = tuple[np.ndarray, np.ndarray]
+
+
 class Numbers(NamedTuple):
     """Statistics of the numbers of a tensor: their range, and the mean of each channel."""
 
@@ -65,19 +68,13 @@ class Numbers(NamedTuple):
     means: np.ndarray
 
 
-def numbers_of(batches: Iterable[Mapping[str, np.ndarray]]) -> dict[str, Numbers]:
-    """Returns the statistics of tensors, which are given by name for some batches of data."""
-    samples: dict[str, list[np.ndarray]] = {}
-    means: dict[str, list[np.ndarray]] = {}
-    for batch in batches:
-        for name, array in batch.items():
-            step = array.size // _SAMPLED_NUMBERS | 1  # odd, so that all channels count
-            sample = np.append(array.ravel()[::step], [array.min(), array.max()])
-            samples.setdefault(name, []).append(sample)
-            channels = np.moveaxis(array, 1, 0).reshape(array.shape[1], -1)
-            means.setdefault(name, []).append(channels.mean(axis=1))
-    ranges = {name: range_of(np.concatenate(parts)) for name, parts in samples.items()}
-    return {name: Numbers(ranges[name], np.mean(means[name], axis=0)) for name in ranges}
+def numbers_of(samples: Sequence[Mapping[str, Sample]]) -> dict[str, Numbers]:
+    """Returns the statistics of tensors, of which samples are given by name for some calls."""
+    result = {}
+    for name in samples[0]:
+        numbers, means = zip(*(call[name] for call in samples), strict=True)
+        result[name] = Numbers(range_of(np.concatenate(numbers)), np.mean(means, axis=0))
+    return result
 
 
 @dataclasses.dataclass

@@ -642,6 +642,27 @@ def test_rows_of_different_sizes_have_scales_of_their_own(tmp_path, monkeypatch)
         assert 1e-4 < errors.max() < 0.05
 
 
+class Wide(keras.layers.Layer):
+    """Returns its inputs, and notes how many rows it computes at once."""
+
+    rows = set()
+
+    def call(self, inputs):
+        self.rows.add(inputs.shape[0])
+        return inputs
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="other backends fold weights")
+def test_the_model_never_runs_on_all_rows_at_once(tmp_path, monkeypatch):
+    pytest.importorskip("onnx")
+    monkeypatch.setattr("keras_small.runtimes.onnx_kernels._MINIMUM_BY_COLUMN", 1)
+    parts = [keras.layers.Dense(32), Wide()]
+    model = compress(keras.Sequential([keras.Input((48,)), *parts]), bits=8, formats=()).model
+    data = np.random.default_rng(0).normal(size=(100, 48)).astype("float32")
+    write_file(model, tmp_path / "model.onnx", data[:2], max_error=0.03, data=[data])
+    assert max(Wide.rows - {None}) == 8
+
+
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="writes OpenVINO files on TensorFlow only")
 def test_openvino_gets_integers_that_it_knows(tmp_path):
     pytest.importorskip("openvino")

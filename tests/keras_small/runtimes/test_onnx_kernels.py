@@ -13,8 +13,8 @@ ort = pytest.importorskip("onnxruntime")
 from onnx_ir.passes import common as passes  # noqa: E402
 
 from keras_small.runtimes import onnx_kernels  # noqa: E402
-from keras_small.storage.integer_groups import numbers_of_groups, quantize_groups  # noqa: E402
 from keras_small.runtimes.onnx_conversion import content_of  # noqa: E402
+from keras_small.storage.integer_groups import numbers_of_groups, quantize_groups  # noqa: E402
 from keras_small.storage.stand_ins import StoredMatrix  # noqa: E402
 
 
