@@ -9,7 +9,7 @@ The range of a tensor is that of the least squared error on rows of data, not th
 """
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from keras_small.runtimes.onnx_kernels import MatrixWriter, uses_of
 from keras_small.storage.stand_ins import StoredMatrix
+from keras_tnattn.typing import Shape
 
 _RANGE_SHARES = np.linspace(1, 0.2, 25)
 _SCALE_KEEPING = ("MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
@@ -84,7 +85,8 @@ class Convolution:
     Attributes:
         name: The name of its kernel.
         node: The node.
-        kernel: The kernel, float32 `(outputs, inputs, ...)`.
+        shape: The shape of its kernel, `(outputs, inputs, ...)`.
+        kernel: Makes the kernel, float32 of this shape: all together take much memory.
         scales: The scales of the kernel's integers, if it has 8 bits with one for each output.
         source: Its input, before zeros are added.
         end: The output of the last operation that becomes part of it.
@@ -95,7 +97,8 @@ class Convolution:
 
     name: str
     node: Any
-    kernel: np.ndarray
+    shape: Shape
+    kernel: Callable[[], np.ndarray]
     scales: np.ndarray | None
     source: Any
     end: Any
@@ -133,10 +136,10 @@ class Convolution:
 
         The bias makes up for the mean change by the integers of the kernel.
         """
-        axes = tuple(range(1, self.kernel.ndim))
-        outputs = len(self.kernel)
+        axes = tuple(range(1, len(self.shape)))
+        outputs = self.shape[0]
         by_output = (outputs, *(1 for _ in axes))
-        kernel = self.kernel * self.factors.reshape(by_output).astype("float32")
+        kernel = self.kernel() * self.factors.reshape(by_output).astype("float32")
         scales = np.abs(kernel).max(axis=axes) / 127
         if self.scales is not None:
             scales = self.scales * np.abs(self.factors)
@@ -174,29 +177,36 @@ def convolutions_of(
                 firsts = view.scales.reshape(len(view.scales), -1)[:, 0]
                 same = (firsts == view.scales.T).all() and (view.zeros == 128).all()
                 scales = firsts if same and matrix.bits == 8 else None
-                kernel = (view.numbers - view.zeros) * view.scales
-                result.append(_convolution(name, node, kernel, scales))
+                shape = view.numbers.shape
+                result.append(_convolution(name, node, shape, view.values, scales))
     for node in graph:
-        kernel = _constant(node.inputs[1]) if node.op_type == "Conv" else None
-        if kernel is not None:
+        is_convolution = node.op_type == "Conv"
+        tensor = ir.convenience.get_const_tensor(node.inputs[1]) if is_convolution else None
+        if tensor is not None:
             # One of both has the path of the layer.
             names = [str(x and x.name) for x in (node, node.inputs[1])]
             name = max(names, key=lambda x: x.count("/"))
             name = name.removeprefix("PartitionedCall/").rpartition("/")[0]
-            result.append(_convolution(name, node, kernel, None))
+            shape = tensor.numpy().shape
+            result.append(_convolution(name, node, shape, tensor.numpy, None))
     return [x for x in result if x is not None]
 
 
 def _convolution(
-    name: str, node: Any, kernel: np.ndarray, scales: np.ndarray | None
+    name: str,
+    node: Any,
+    shape: Shape,
+    kernel: Callable[[], np.ndarray],
+    scales: np.ndarray | None,
 ) -> Convolution | None:
-    outputs = len(kernel)
+    outputs = shape[0]
     bias = _constant(node.inputs[2]) if len(node.inputs) > 2 else np.zeros(outputs)
     if bias is None:
         return None
     result = Convolution(
         name=name,
         node=node,
+        shape=shape,
         kernel=kernel,
         scales=scales,
         source=node.inputs[0],
@@ -208,7 +218,7 @@ def _convolution(
     )
     _take_padding(result)
     value = node.outputs[0]
-    rank = kernel.ndim
+    rank = len(shape)
     while len(value.uses()) == 1 and not value.is_graph_output():
         follower, position = value.uses()[0]
         constants: list[Any] = [_constant(x) for x in follower.inputs if x not in (value, None)]
@@ -259,7 +269,7 @@ def _take_padding(convolution: Convolution) -> None:
     if node is None or node.op_type != "Pad" or "auto_pad" in attributes:
         return
     sizes, *added = (_constant(x) for x in node.inputs[1:] if x is not None)
-    rank = convolution.kernel.ndim
+    rank = len(convolution.shape)
     mode = node.attributes.get_string("mode", "constant")
     if mode != "constant" or sizes is None or len(sizes) != 2 * rank or sizes.min() < 0:
         return

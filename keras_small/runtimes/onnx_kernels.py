@@ -97,6 +97,12 @@ class _View(NamedTuple):
     scales: np.ndarray
     zeros: np.ndarray
 
+    def values(self) -> np.ndarray:
+        """Returns the entries, float32."""
+        values = self.numbers - self.zeros
+        values *= self.scales
+        return values
+
     def after(self, node: ir.Node) -> "_View | None":
         """Returns the view after a node, or `None` if the node does not only move entries."""
         shape = self.numbers.shape
@@ -343,8 +349,7 @@ class MatrixWriter:
 
         The runtime keeps the output of each operation until all is loaded, so that there are few.
         """
-        floats = (view.numbers - view.zeros) * view.scales
-        scales = np.maximum(np.abs(floats).max(axis=0), _MINIMUM_ROW_SIZE).astype(
+        scales = np.maximum(np.abs(view.values()).max(axis=0), _MINIMUM_ROW_SIZE).astype(
             "float32"
         ) / np.float32(127)
         rows, columns = view.numbers.shape

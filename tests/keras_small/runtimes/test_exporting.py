@@ -2,6 +2,7 @@
 
 import contextlib
 from pathlib import Path
+from typing import ClassVar
 
 import keras
 import numpy as np
@@ -642,13 +643,13 @@ def test_rows_of_different_sizes_have_scales_of_their_own(tmp_path, monkeypatch)
         assert 1e-4 < errors.max() < 0.05
 
 
-class Wide(keras.layers.Layer):
+class Counting(keras.layers.Layer):
     """Returns its inputs, and notes how many rows it computes at once."""
 
-    rows = set()
+    counts: ClassVar[set] = set()
 
     def call(self, inputs):
-        self.rows.add(inputs.shape[0])
+        self.counts.add(inputs.shape[0])
         return inputs
 
 
@@ -656,11 +657,11 @@ class Wide(keras.layers.Layer):
 def test_the_model_never_runs_on_all_rows_at_once(tmp_path, monkeypatch):
     pytest.importorskip("onnx")
     monkeypatch.setattr("keras_small.runtimes.onnx_kernels._MINIMUM_BY_COLUMN", 1)
-    parts = [keras.layers.Dense(32), Wide()]
+    parts = [keras.layers.Dense(32), Counting()]
     model = compress(keras.Sequential([keras.Input((48,)), *parts]), bits=8, formats=()).model
     data = np.random.default_rng(0).normal(size=(100, 48)).astype("float32")
     write_file(model, tmp_path / "model.onnx", data[:2], max_error=0.03, data=[data])
-    assert max(Wide.rows - {None}) == 8
+    assert max(Counting.counts - {None}) == 8
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="writes OpenVINO files on TensorFlow only")
