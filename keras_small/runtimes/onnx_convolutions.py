@@ -180,8 +180,8 @@ def convolutions_of(
                 shape = view.numbers.shape
                 result.append(_convolution(name, node, shape, view.values, scales))
     for node in graph:
-        is_convolution = node.op_type == "Conv"
-        tensor = ir.convenience.get_const_tensor(node.inputs[1]) if is_convolution else None
+        kernel: Any = node.inputs[1] if node.op_type == "Conv" else None
+        tensor = ir.convenience.get_const_tensor(kernel) if kernel is not None else None
         if tensor is not None:
             # One of both has the path of the layer.
             names = [str(x and x.name) for x in (node, node.inputs[1])]

@@ -184,6 +184,20 @@ def test_as_few_products_as_possible_are_exact():
     assert minimum_exact(["a", "b"], lambda exact: 1.0 - len(exact) / 2, 0.5) == {"a"}
 
 
+def test_neighbours_of_many_products_become_exact_together():
+    names = [f"{n:02}" for n in range(40)]
+    tried = []
+
+    def error_of(exact):
+        tried.append(exact)
+        errors = [1.0 if name in ("04", "20") else 0.01 for name in names if name not in exact]
+        return float(np.linalg.norm(errors))
+
+    assert minimum_exact(names, error_of, 0.1) == {"03", "04", "05", "18", "19", "20"}
+    assert len(tried) == 1 + 14 + 1  # none, all but each three neighbours, and what is enough
+    assert minimum_exact(names, error_of, 0.0) == set(names)
+
+
 def test_inputs_with_other_names_are_timed_in_order(tmp_path):
     pytest.importorskip("onnxruntime")
     first, second = keras.Input((4,), name="second"), keras.Input((6,), name="first")
