@@ -4,14 +4,15 @@ ResNet50 (224 pixels) and an encoder of 110 M weights, with random weights of se
 of 8 bits for ONNX Runtime and LiteRT in two ways: made small by `compress(bits=8)` and written by
 `keras_small`, and by the runtime's own quantizer. Each export is a process of its own. Its seconds
 are those of the processor, for itself and for the process that tries its files, without imports
-and the making or loading of the model. The peak is what both hold without the pages of files,
-divided by the bytes of the float weights: in all, and above what was held before the export. Then
-the files are measured in turn, each alone in a process of its own on one thread; the least of the
-rounds counts. Memory at run is what loading and the first call add. Errors are relative to the
-float model.
+and the making or loading of the model. Memory is without the pages of files, divided by the bytes
+of the float weights: what the process held before the export, its peak, and the peak of both
+processes together. Then the files are measured in turn, each alone in a process of its own on one
+thread; the least of the rounds counts. Memory at run is what loading and the first call add.
+Errors are relative to the float model.
 """
 
 import argparse
+import gc
 import json
 import os
 import subprocess
@@ -61,6 +62,7 @@ def ours(name, runtime, folder):
 
     _, data = model_and_data(name)
     keras.backend.clear_session()
+    gc.collect()  # the float model
     small = keras.models.load_model(folder / "small.keras")
     path = folder / f"ours{SUFFIXES[runtime]}"
     return lambda: write_file(small, path, data[:2], data=[data])
@@ -103,10 +105,14 @@ def export(name, runtime, folder, way):
     """Prints what an export takes."""
     write = WAYS[way](name, runtime, folder)
     seconds = time.process_time()
-    with sampled_peak(children=True) as memory:
+    with sampled_peak() as own, sampled_peak(children=True) as both:
         write()
         seconds = time.process_time() - seconds + seconds_of_children()
-    print(json.dumps({"seconds": seconds, **memory}))
+    print(
+        json.dumps(
+            {"seconds": seconds, "start": own["before"], "own": own["peak"], "both": both["peak"]}
+        )
+    )
 
 
 def measure(name, runtime, folder, rounds):
@@ -148,10 +154,10 @@ def compare(name, runtime, rounds):
     for way, found in exports.items():
         costs = measured[way]
         shares = {key: costs[key] / (measured["its_own"][key] or 1) for key in costs}
-        peak, before = (found[key] / weights for key in ("peak", "before"))
+        peaks = [f"{found[key] / weights:.1f}" for key in ("start", "own", "both")]
         print(
             f"| {name} | {runtime} | {way.replace('_', ' ')} | {found['seconds']:.0f} | "
-            f"{peak:.1f}; {peak - before:.1f} | {costs['bytes'] / 1e6:.1f} | "
+            f"{'; '.join(peaks)} | {costs['bytes'] / 1e6:.1f} | "
             f"{costs['resident_bytes'] / 1e6:.0f} ({shares['resident_bytes']:.2f}) | "
             f"{costs['one_row_us'] / 1000:.1f} ({shares['one_row_us']:.2f}) | "
             f"{costs['many_rows_us'] / 1000:.0f} ({shares['many_rows_us']:.2f}) | "
@@ -173,8 +179,8 @@ def main():
         PARTS[part](name, runtime, Path(folder), *words)
         return
     print(
-        "| model | runtime | file | export, s | peak | MB | MB of memory | ms, 1 row | ms, 32 rows "
-        "| error |"
+        "| model | runtime | file | export, s | start; own peak; of both | MB | MB of memory "
+        "| ms, 1 row | ms, 32 rows | error |"
     )
     print("| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for name in QUICK if options.quick else options.models:

@@ -22,7 +22,7 @@ Outputs = Sequence[Sequence[np.ndarray]]
 _MINIMUM_ERROR_ROWS = 8  # from which the errors of rows are estimated
 _MAXIMUM_DIRECT_LENGTH = 1024  # for which the scores of all pairs fit in little memory
 _HALF_FLOATS = ("float16", "bfloat16")
-_MAXIMUM_GROUPS = 16  # of products whose errors are measured one by one
+_MAXIMUM_GROUPS = 12  # of products whose errors are measured one by one
 _EPSILONS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
@@ -283,7 +283,7 @@ def minimum_exact(
     """Returns the minimum set of exact products with which the error of a file is within a bound.
 
     Those with the largest errors become exact first, and all if fewer are not enough. Of more than
-    16 products neighbours are tried, and become exact, together, as each trial writes a file.
+    12 products neighbours are tried, and become exact, together, as each trial writes a file.
 
     Args:
         names: The names of all products that can be inexact.

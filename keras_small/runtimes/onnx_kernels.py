@@ -485,7 +485,8 @@ def _run_length(view: _View, axis: int) -> int:
     for array in view[1:]:
         if array.strides[axis] == 0:  # one number for all
             continue
-        changes |= (np.diff(array, axis=axis) != 0).any(axis=1 - axis)
+        entries = np.moveaxis(array, axis, 0)
+        changes |= (entries[1:] != entries[:-1]).any(axis=1)
     starts = 1 + np.flatnonzero(changes)
     return math.gcd(*starts) or len(changes) + 1
 

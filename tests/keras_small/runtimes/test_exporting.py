@@ -193,8 +193,9 @@ def test_neighbours_of_many_products_become_exact_together():
         errors = [1.0 if name in ("04", "20") else 0.01 for name in names if name not in exact]
         return float(np.linalg.norm(errors))
 
-    assert minimum_exact(names, error_of, 0.1) == {"03", "04", "05", "18", "19", "20"}
-    assert len(tried) == 1 + 14 + 1  # none, all but each three neighbours, and what is enough
+    neighbours = {"04", "05", "06", "07", "20", "21", "22", "23"}
+    assert minimum_exact(names, error_of, 0.1) == neighbours
+    assert len(tried) == 1 + 10 + 1  # none, all but each four neighbours, and what is enough
     assert minimum_exact(names, error_of, 0.0) == set(names)
 
 
