@@ -155,6 +155,15 @@ def keras_int4(model, data, factor):
 
 def ort_int8(model, data, factor):
     """ONNX Runtime's static quantizer, by ranges; the seconds have the export, too."""
+    with tempfile.TemporaryDirectory() as folder:
+        small = Path(folder, "small.onnx")
+        static_int8(model, small, data)
+        return {"bytes": small.stat().st_size}
+
+
+def static_int8(model, path, data):
+    """Writes a file of ONNX Runtime's static quantizer, and one of floats beside it."""
+    import onnx
     from onnxruntime.quantization import CalibrationDataReader, quantize_static
 
     class Reader(CalibrationDataReader):
@@ -164,15 +173,11 @@ def ort_int8(model, data, factor):
         def get_next(self):
             return next(self.rows, None)
 
-    with tempfile.TemporaryDirectory() as folder:
-        floats = str(Path(folder, "floats.onnx"))
-        model.export(floats, format="onnx", verbose=False)
-        import onnx
-
-        name = onnx.load(floats, load_external_data=False).graph.input[0].name
-        small = str(Path(folder, "small.onnx"))
-        quantize_static(floats, small, Reader(name), per_channel=True)
-        return {"bytes": os.path.getsize(small)}
+    model(data[:1])  # Keras refuses to export a model that was never called
+    floats = str(path.with_name("floats.onnx"))
+    model.export(floats, format="onnx", verbose=False)
+    name = onnx.load(floats, load_external_data=False).graph.input[0].name
+    quantize_static(floats, str(path), Reader(name), per_channel=True)
 
 
 WAYS = {way.__name__: way for way in (compress, keras_int8, keras_int4, ort_int8)}

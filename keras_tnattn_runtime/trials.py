@@ -14,6 +14,8 @@ import timeit
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from keras_tnattn_runtime.running import RUNNERS
 
 _CALLS = 10
@@ -24,6 +26,31 @@ def outputs(suffix: str, file: str | bytes, examples: Sequence[Any]) -> list[Any
     """Returns the outputs of a file, or of its content, for each example."""
     run = RUNNERS[suffix](file)
     return [run(example) for example in examples]
+
+
+def samples(suffix: str, file: str | bytes, examples: Sequence[Any], count: int) -> list[Any]:
+    """Returns some numbers of each output of a file, and the means of its channels, axis 1.
+
+    The outputs themselves, which may take far more memory than the file, stay in this process.
+
+    Args:
+        suffix: The end of the file's name.
+        file: The file, or its content.
+        examples: The inputs of each call.
+        count: How many numbers, at most twice as many, beside the smallest and the largest.
+
+    Returns:
+        For each example a list of pairs of arrays, one of each output.
+    """
+    run = RUNNERS[suffix](file)
+    return [[_sample(array, count) for array in run(example)] for example in examples]
+
+
+def _sample(array: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    step = array.size // count | 1  # odd, so that all channels count
+    numbers = np.append(array.ravel()[::step], [array.min(), array.max()])
+    channels = np.moveaxis(array, 1, 0).reshape(array.shape[1], -1)
+    return numbers, channels.mean(axis=1)
 
 
 def is_fast(suffix: str, file: str | bytes, other: str | bytes, example: Any) -> bool:
@@ -37,7 +64,11 @@ def is_fast(suffix: str, file: str | bytes, other: str | bytes, example: Any) ->
     return min(times[0]) <= _SLOWER * min(times[1])
 
 
-_FUNCTIONS: dict[str, Callable[..., Any]] = {"outputs": outputs, "is_fast": is_fast}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "outputs": outputs,
+    "samples": samples,
+    "is_fast": is_fast,
+}
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ SCRIPTS = {
     "corpus_memory.py": "--pairs 1000 --steps 2",
     "decoding.py": "--quick",
     "encoder_start.py": "--backends tensorflow --runs 1",
+    "export_sizes.py": "--quick --runtimes onnxruntime",
     "../studies/benchmarks/frozen_metric.py": "--quick",
     "gpu.py": "--quick --precisions float32",
     "graph_tensor_network.py": "--lengths 64",

@@ -22,6 +22,7 @@ Outputs = Sequence[Sequence[np.ndarray]]
 _MINIMUM_ERROR_ROWS = 8  # from which the errors of rows are estimated
 _MAXIMUM_DIRECT_LENGTH = 1024  # for which the scores of all pairs fit in little memory
 _HALF_FLOATS = ("float16", "bfloat16")
+_MAXIMUM_GROUPS = 12  # of products whose errors are measured one by one
 _EPSILONS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
@@ -133,6 +134,15 @@ def outputs_of(
     inputs = [_as_arrays(example, bool(suffix)) for example in examples]
     answers = trial_process.ask("outputs", suffix, file, inputs)
     return [keras.tree.flatten(answer) for answer in answers]
+
+
+def samples_of(content: bytes, examples: Sequence[Any], suffix: str, count: int) -> list[Any]:
+    """Returns some numbers of each output, and the means of its channels, for each example.
+
+    They are `trials.samples` of a file, of which the content is given.
+    """
+    inputs = [_as_arrays(example, True) for example in examples]
+    return trial_process.ask("samples", suffix, content, inputs, count)
 
 
 def is_fast(content: bytes, baseline: bytes, example: Any, suffix: str) -> bool:
@@ -272,7 +282,8 @@ def minimum_exact(
 ) -> frozenset[str]:
     """Returns the minimum set of exact products with which the error of a file is within a bound.
 
-    Those with the largest errors become exact first, and all if fewer are not enough.
+    Those with the largest errors become exact first, and all if fewer are not enough. Of more than
+    12 products neighbours are tried, and become exact, together, as each trial writes a file.
 
     Args:
         names: The names of all products that can be inexact.
@@ -281,11 +292,13 @@ def minimum_exact(
     """
     if error_of(frozenset()) <= bound:
         return frozenset()
-    alone = {name: error_of(frozenset(names) - {name}) for name in names}
+    size = -(-len(names) // _MAXIMUM_GROUPS)
+    groups = [frozenset(names[n : n + size]) for n in range(0, len(names), size)]
+    alone = {group: error_of(frozenset(names) - group) for group in groups}
     by_error = sorted(alone, key=alone.__getitem__, reverse=True)
     for count in range(1, len(by_error)):
-        remaining_errors = [alone[name] for name in by_error[count:]]
-        exact = frozenset(by_error[:count])
+        remaining_errors = [alone[group] for group in by_error[count:]]
+        exact = frozenset().union(*by_error[:count])
         # Errors of different products hardly depend on each other.
         if math.hypot(*remaining_errors) <= bound and error_of(exact) <= bound:
             return exact

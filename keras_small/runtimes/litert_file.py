@@ -6,6 +6,8 @@ floats become half floats if these are the same, with an operation `DEQUANTIZE`,
 executes once.
 """
 
+import gc
+import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +25,7 @@ from keras_small.storage.stand_ins import StoredMatrix
 WIDENED = {"float16": "float32", "uint16": "int32", "uint32": "int32", "bool": "bool"}
 # Minimum bytes of a constant to narrow: the description of a smaller one takes about as many.
 _LITERT_MINIMUM_BYTES = 256
+_GRAPH_BYTES = 2**20  # about those of a file beside its constants
 ZERO = "zero"  # an input of the converted graph, so that the converter does not know its value
 _AFTER_PRODUCTS = ("Add", "AddV2", "BiasAdd", "Relu", "Relu6", "Maximum", "Minimum")
 
@@ -143,16 +146,21 @@ class LitertGraph:
     def __init__(self, traced: Traced) -> None:
         self._traced = traced
         self._filters = {name: filter_of(matrix) for name, matrix in traced.matrices.items()}
-        floats = {name: matrix.values() for name, matrix in traced.matrices.items()}
-        ends = [*traced.inputs, *traced.computed, *traced.weights, *traced.outputs]
-        names = [name.partition(":")[0] for name in ends]
-        graph = _convertible(with_constants(traced.graph, floats, names))
+        graph = self._convertible_graph()
         self._arguments = [*traced.inputs, *traced.computed, f"{ZERO}:0"]
         # As bytes, because each file changes its source.
         self._main = _convert(graph, self._arguments, traced.outputs)
         self._once = b""
         if traced.computed:
             self._once = _convert(graph, [*traced.weights], traced.computed)
+
+    def _convertible_graph(self) -> Any:
+        """Returns the graph with floats for the matrices of integers."""
+        traced = self._traced
+        floats = {name: matrix.values() for name, matrix in traced.matrices.items()}
+        ends = [*traced.inputs, *traced.computed, *traced.weights, *traced.outputs]
+        names = [name.partition(":")[0] for name in ends]
+        return _convertible(with_constants(traced.graph, floats, names))
 
     def file(self, exact: Collection[str] = ()) -> LitertFile:
         """Returns the file in which the matrices of the names `exact` are floats."""
@@ -177,9 +185,12 @@ class LitertGraph:
             edit.compute_once(first, list(traced.weights.values()), computed)
         outputs = dict(zip(traced.output_names, map(int, main.outputs), strict=True))
         edit.finish(inputs, outputs, not (traced.computed or traced.matrices))
-        builder = flatbuffers.Builder(1024)
+        # A builder that is too small doubles, and copies what it has.
+        size = sum(len(x.data) for x in file.buffers if x.data is not None)
+        builder = flatbuffers.Builder(size + _GRAPH_BYTES)
         builder.Finish(file.Pack(builder), b"TFL3")
-        return LitertFile(bytes(builder.Output()), frozenset(unread))
+        content = bytes(memoryview(builder.Bytes)[builder.Head() :])
+        return LitertFile(content, frozenset(unread))
 
 
 def _convert(graph: Any, inputs: list[str], outputs: list[str]) -> bytes:
@@ -187,10 +198,15 @@ def _convert(graph: Any, inputs: list[str], outputs: list[str]) -> bytes:
     import tensorflow as tf
 
     function = as_function(graph, inputs, outputs)
+    # Graphs of functions refer to themselves; those left over have copies of all constants.
+    gc.collect()
     with quiet():
         converter = tf.lite.TFLiteConverter.from_concrete_functions([function])
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
-        return converter.convert()
+        content = converter.convert()
+    del function, converter
+    gc.collect()
+    return content
 
 
 def _convertible(graph: Any) -> Any:
@@ -413,11 +429,12 @@ class _Edit:
         places = {b"": 0}
         for tensor in (x for graph in self._file.subgraphs for x in graph.tensors):
             data = self._file.buffers[tensor.buffer].data
-            content = b"" if data is None else bytes(data)
-            if content not in places:
-                places[content] = len(buffers)
+            is_empty = data is None or not len(data)
+            key = b"" if is_empty else hashlib.sha256(data).digest()
+            if key not in places:
+                places[key] = len(buffers)
                 buffers.append(self._file.buffers[tensor.buffer])
-            tensor.buffer = places[content]
+            tensor.buffer = places[key]
         self._file.buffers = buffers
 
     def _maps(self, positions: dict[str, int]) -> list[Any]:
@@ -437,11 +454,11 @@ class _Edit:
         data = self._file.buffers[tensor.buffer].data
         if data is None or dtype is None or len(data) < _LITERT_MINIMUM_BYTES:
             return None
-        return np.frombuffer(bytes(data), dtype).reshape(tensor.shape)
+        return np.frombuffer(data, dtype).reshape(tensor.shape)
 
     def _buffer(self, array: np.ndarray) -> int:
         buffer = self._schema.BufferT()
-        buffer.data = np.frombuffer(np.ascontiguousarray(array).tobytes(), "uint8")
+        buffer.data = np.frombuffer(np.ascontiguousarray(array), "uint8")
         self._file.buffers.append(buffer)
         return len(self._file.buffers) - 1
 

@@ -22,13 +22,13 @@ class Filter:
     """A filter of integers.
 
     Attributes:
-        values: The floats that the model has, `(units, inputs)`.
-        numbers: The integers, int8 of the same shape.
+        matrix: The matrix that the model has, `(inputs, units)`.
+        numbers: The integers, int8 `(units, inputs)`.
         scales: Their scales, float32 `(units, 1)` or `(units, blocks)`.
         bits: 4 or 8.
     """
 
-    values: np.ndarray
+    matrix: StoredMatrix
     numbers: np.ndarray
     scales: np.ndarray
     bits: int
@@ -36,22 +36,44 @@ class Filter:
     @property
     def error(self) -> float:
         """The relative error of the integers."""
+        values = _floats_of(self.matrix)
         units, blocks = self.scales.shape
         floats = self.numbers.reshape(units, blocks, -1) * self.scales[:, :, None]
-        error = np.linalg.norm(floats.reshape(self.values.shape) - self.values)
-        return float(error / (np.linalg.norm(self.values) or 1.0))
+        error = np.linalg.norm(floats.reshape(values.shape) - values)
+        return float(error / (np.linalg.norm(values) or 1.0))
 
     def factors(self, array: np.ndarray) -> np.ndarray | None:
         """Returns the factor of each unit by which a normalization made an array of these floats.
 
         It is `None` if the array is something else.
         """
-        if array.shape != self.values.shape:
+        if array.shape != self.numbers.shape:
             return None
-        squares = np.square(self.values).sum(axis=1)
-        factors = (array * self.values).sum(axis=1) / np.where(squares > 0, squares, 1)
-        error = np.abs(array - factors[:, None] * self.values).max(initial=0)
-        return factors if error <= 1e-5 * np.abs(array).max(initial=0) and factors.all() else None
+        # Most others differ in the first unit.
+        if _factors(array[:1], _floats_of(self.matrix, units=1)) is None:
+            return None
+        return _factors(array, _floats_of(self.matrix))
+
+
+def _floats_of(matrix: StoredMatrix, units: int | None = None) -> np.ndarray:
+    """Returns the floats of a matrix, or of its first units, `(units, inputs)`."""
+    numbers = matrix.numbers[:, :units]
+    part = dataclasses.replace(
+        matrix,
+        numbers=numbers,
+        scales=matrix.scales[:, :units],
+        zeros=matrix.zeros[:, :units],
+        shape=numbers.shape,
+        order=(0, 1),
+    )
+    return part.values().T
+
+
+def _factors(array: np.ndarray, values: np.ndarray) -> np.ndarray | None:
+    squares = np.square(values).sum(axis=1)
+    factors = (array * values).sum(axis=1) / np.where(squares > 0, squares, 1)
+    error = np.abs(array - factors[:, None] * values).max(initial=0)
+    return factors if error <= 1e-5 * np.abs(array).max(initial=0) and factors.all() else None
 
 
 def filter_of(matrix: StoredMatrix) -> Filter | None:
@@ -66,22 +88,22 @@ def filter_of(matrix: StoredMatrix) -> Filter | None:
     """
     if matrix.axis != 0:
         return None
-    floats = matrix.values().transpose(matrix.order).reshape(matrix.numbers.shape).T
     groups = len(matrix.scales)
-    inputs = floats.shape[1]
+    inputs = len(matrix.numbers)
     blocks = groups == 1 or (
         matrix.group_size in _FILTER_BLOCK_SIZES and inputs == groups * matrix.group_size
     )
     without_zeros = (matrix.zeros == 2 ** (matrix.bits - 1)).all()
-    numbers = matrix.numbers.astype("int16").T - 2 ** (matrix.bits - 1)
     of_8_bits = matrix.bits > 4 or len(matrix.shape) > 3
     # Kernels take -127 to 127.
-    if without_zeros and (groups == 1 if of_8_bits else blocks) and numbers.min() > -128:
-        bits = 8 if of_8_bits else 4
-        return Filter(floats, numbers.astype("int8"), matrix.scales.T, bits)
+    smallest = int(matrix.numbers.min()) - 2 ** (matrix.bits - 1)
+    if without_zeros and (groups == 1 if of_8_bits else blocks) and smallest > -128:
+        numbers = matrix.numbers.T - np.uint8(2 ** (matrix.bits - 1))
+        return Filter(matrix, numbers.view("int8"), matrix.scales.T, 8 if of_8_bits else 4)
+    floats = _floats_of(matrix)
     scales = np.abs(floats).max(axis=1, keepdims=True) / np.float32(127)
     scales[scales == 0] = 1
-    return Filter(floats, np.rint(floats / scales).astype("int8"), scales, 8)
+    return Filter(matrix, np.rint(floats / scales).astype("int8"), scales, 8)
 
 
 def change_of(

@@ -96,8 +96,14 @@ def _onnx_model(model: Traced) -> ir.Model:
 
 
 def content_of(file: ir.Model) -> bytes:
-    """Returns the bytes of the file of a model."""
-    return ir.to_proto(file).SerializeToString()
+    """Returns the bytes of the file of a model, whose constants are freed.
+
+    Its values and nodes refer to one another, so that they stay until the collector finds them.
+    """
+    content = ir.to_proto(file).SerializeToString()
+    for value in file.graph.initializers.values():
+        value.const_value = None
+    return content
 
 
 def node_name(tensor: str) -> str:

@@ -9,7 +9,7 @@ The range of a tensor is that of the least squared error on rows of data, not th
 """
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,8 +17,8 @@ import onnx_ir as ir
 
 from keras_small.runtimes.onnx_kernels import MatrixWriter, uses_of
 from keras_small.storage.stand_ins import StoredMatrix
+from keras_tnattn.typing import Shape
 
-_SAMPLED_NUMBERS = 2**13  # of a tensor in a batch, by which its range is chosen
 _RANGE_SHARES = np.linspace(1, 0.2, 25)
 _SCALE_KEEPING = ("MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 _LARGEST_BIAS = 2**30
@@ -58,6 +58,10 @@ def _range(lowest: float, highest: float) -> Range:
     return Range(scale, np.uint8(np.rint(-lowest / scale)))
 
 
+# Some numbers of a tensor in a call, and the means of its channels.
+Sample = tuple[np.ndarray, np.ndarray]
+
+
 class Numbers(NamedTuple):
     """Statistics of the numbers of a tensor: their range, and the mean of each channel."""
 
@@ -65,19 +69,13 @@ class Numbers(NamedTuple):
     means: np.ndarray
 
 
-def numbers_of(batches: Iterable[Mapping[str, np.ndarray]]) -> dict[str, Numbers]:
-    """Returns the statistics of tensors, which are given by name for some batches of data."""
-    samples: dict[str, list[np.ndarray]] = {}
-    means: dict[str, list[np.ndarray]] = {}
-    for batch in batches:
-        for name, array in batch.items():
-            step = array.size // _SAMPLED_NUMBERS | 1  # odd, so that all channels count
-            sample = np.append(array.ravel()[::step], [array.min(), array.max()])
-            samples.setdefault(name, []).append(sample)
-            channels = np.moveaxis(array, 1, 0).reshape(array.shape[1], -1)
-            means.setdefault(name, []).append(channels.mean(axis=1))
-    ranges = {name: range_of(np.concatenate(parts)) for name, parts in samples.items()}
-    return {name: Numbers(ranges[name], np.mean(means[name], axis=0)) for name in ranges}
+def numbers_of(samples: Sequence[Mapping[str, Sample]]) -> dict[str, Numbers]:
+    """Returns the statistics of tensors, of which samples are given by name for some calls."""
+    result = {}
+    for name in samples[0]:
+        numbers, means = zip(*(call[name] for call in samples), strict=True)
+        result[name] = Numbers(range_of(np.concatenate(numbers)), np.mean(means, axis=0))
+    return result
 
 
 @dataclasses.dataclass
@@ -87,7 +85,8 @@ class Convolution:
     Attributes:
         name: The name of its kernel.
         node: The node.
-        kernel: The kernel, float32 `(outputs, inputs, ...)`.
+        shape: The shape of its kernel, `(outputs, inputs, ...)`.
+        kernel: Makes the kernel, float32 of this shape: all together take much memory.
         scales: The scales of the kernel's integers, if it has 8 bits with one for each output.
         source: Its input, before zeros are added.
         end: The output of the last operation that becomes part of it.
@@ -98,7 +97,8 @@ class Convolution:
 
     name: str
     node: Any
-    kernel: np.ndarray
+    shape: Shape
+    kernel: Callable[[], np.ndarray]
     scales: np.ndarray | None
     source: Any
     end: Any
@@ -136,10 +136,10 @@ class Convolution:
 
         The bias makes up for the mean change by the integers of the kernel.
         """
-        axes = tuple(range(1, self.kernel.ndim))
-        outputs = len(self.kernel)
+        axes = tuple(range(1, len(self.shape)))
+        outputs = self.shape[0]
         by_output = (outputs, *(1 for _ in axes))
-        kernel = self.kernel * self.factors.reshape(by_output).astype("float32")
+        kernel = self.kernel() * self.factors.reshape(by_output).astype("float32")
         scales = np.abs(kernel).max(axis=axes) / 127
         if self.scales is not None:
             scales = self.scales * np.abs(self.factors)
@@ -177,29 +177,36 @@ def convolutions_of(
                 firsts = view.scales.reshape(len(view.scales), -1)[:, 0]
                 same = (firsts == view.scales.T).all() and (view.zeros == 128).all()
                 scales = firsts if same and matrix.bits == 8 else None
-                kernel = (view.numbers - view.zeros) * view.scales
-                result.append(_convolution(name, node, kernel, scales))
+                shape = view.numbers.shape
+                result.append(_convolution(name, node, shape, view.values, scales))
     for node in graph:
-        kernel = _constant(node.inputs[1]) if node.op_type == "Conv" else None
-        if kernel is not None:
+        kernel: Any = node.inputs[1] if node.op_type == "Conv" else None
+        tensor = ir.convenience.get_const_tensor(kernel) if kernel is not None else None
+        if tensor is not None:
             # One of both has the path of the layer.
             names = [str(x and x.name) for x in (node, node.inputs[1])]
             name = max(names, key=lambda x: x.count("/"))
             name = name.removeprefix("PartitionedCall/").rpartition("/")[0]
-            result.append(_convolution(name, node, kernel, None))
+            shape = tensor.numpy().shape
+            result.append(_convolution(name, node, shape, tensor.numpy, None))
     return [x for x in result if x is not None]
 
 
 def _convolution(
-    name: str, node: Any, kernel: np.ndarray, scales: np.ndarray | None
+    name: str,
+    node: Any,
+    shape: Shape,
+    kernel: Callable[[], np.ndarray],
+    scales: np.ndarray | None,
 ) -> Convolution | None:
-    outputs = len(kernel)
+    outputs = shape[0]
     bias = _constant(node.inputs[2]) if len(node.inputs) > 2 else np.zeros(outputs)
     if bias is None:
         return None
     result = Convolution(
         name=name,
         node=node,
+        shape=shape,
         kernel=kernel,
         scales=scales,
         source=node.inputs[0],
@@ -211,7 +218,7 @@ def _convolution(
     )
     _take_padding(result)
     value = node.outputs[0]
-    rank = kernel.ndim
+    rank = len(shape)
     while len(value.uses()) == 1 and not value.is_graph_output():
         follower, position = value.uses()[0]
         constants: list[Any] = [_constant(x) for x in follower.inputs if x not in (value, None)]
@@ -262,7 +269,7 @@ def _take_padding(convolution: Convolution) -> None:
     if node is None or node.op_type != "Pad" or "auto_pad" in attributes:
         return
     sizes, *added = (_constant(x) for x in node.inputs[1:] if x is not None)
-    rank = convolution.kernel.ndim
+    rank = len(convolution.shape)
     mode = node.attributes.get_string("mode", "constant")
     if mode != "constant" or sizes is None or len(sizes) != 2 * rank or sizes.min() < 0:
         return

@@ -22,7 +22,7 @@ from keras_small.runtimes.computation import (
     Expected,
     is_fast,
     minimum_exact,
-    outputs_of,
+    samples_of,
 )
 from keras_small.runtimes.onnx_conversion import Converted, content_of, convert, node_name, tidy
 from keras_small.runtimes.onnx_convolutions import (
@@ -34,6 +34,7 @@ from keras_small.runtimes.onnx_convolutions import (
 )
 from keras_small.runtimes.onnx_kernels import AGAIN, Inputs, MatrixWriter
 from keras_small.survey.graph_names import flat_layers
+from keras_small.survey.running import Runner
 
 # The first with integers of 4 bits; all other operations mean the same as in the converter's.
 _FILE_OPSET = 21
@@ -41,6 +42,8 @@ _IR_VERSION = 10
 # The rows of data with which ranges are chosen, in all and at once.
 _RANGE_ROWS = 128
 _RANGE_ROWS_AT_ONCE = 8
+# The numbers of a tensor in a row by which its range is chosen.
+_SAMPLED_NUMBERS = 2**10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,8 +240,10 @@ def _with_convolutions(graph: OnnxGraph, rows: Sequence[list[np.ndarray]]) -> Pl
         return Plan()
     wanted = {str(value.name) for x in found for value in (x.source, x.end)}
     content, names = graph.content_with_outputs(wanted)
-    outputs = outputs_of(content, rows, ".onnx")
-    ranges = numbers_of(dict(zip(names, arrays, strict=True)) for arrays in outputs)
+    # One row at a time, because all these tensors are in memory at once.
+    single = [[x[n : n + 1] for x in arrays] for arrays in rows for n in range(len(arrays[0]))]
+    samples = samples_of(content, single, ".onnx", _SAMPLED_NUMBERS)
+    ranges = numbers_of([dict(zip(names, of_row, strict=True)) for of_row in samples])
     plan = Plan(convolutions=frozenset(x.name for x in found), ranges=ranges)
     return plan if _is_fast(graph, plan, rows[0]) else _without_convolutions(plan)
 
@@ -257,21 +262,26 @@ def _coarse_products(
     graph: OnnxGraph, wanted: Computation, plan: Plan, products: frozenset[str], bound: float
 ) -> frozenset[str]:
     """Returns the products whose rows can share a scale by the errors of the data's rows."""
-    parts = list(zip(*few_rows(wanted.data), strict=True))
+    parts = list(few_rows(wanted.data))
     if not products or not parts:
         return frozenset()
-    if any(len({x.shape[1:] for x in part}) > 1 for part in parts):
+    if any(len({x.shape[1:] for x in arrays}) > 1 for arrays in zip(*parts, strict=True)):
         return frozenset()
-    # Rows from all of the data in one call.
-    arrays = [np.concatenate(part) for part in parts]
-    rows = keras.tree.pack_sequence_as(wanted.data[0], arrays)
-    expected = Expected(wanted.function, [rows])
+    # A run that is compiled keeps few outputs of layers at once.
+    run = Runner(wanted.model, wanted.function, runs=_RANGE_ROWS)
+    outputs = [run(keras.tree.pack_sequence_as(wanted.data[0], part)) for part in parts]
+    # For the file, rows from all of the data are one call.
+    expected = Expected(lambda _: _joined(outputs), [_joined(parts)])
 
     def error_of(fine: frozenset[str]) -> float:
         file = graph.file(dataclasses.replace(plan, coarse=products - fine))
         return expected.row_error(expected.outputs_of_file(file.content, ".onnx"))
 
     return products - minimum_exact(sorted(products), error_of, bound)
+
+
+def _joined(parts: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
+    return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
 
 def few_rows(batches: Sequence[Any]) -> Iterator[list[np.ndarray]]:

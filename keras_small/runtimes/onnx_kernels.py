@@ -97,6 +97,12 @@ class _View(NamedTuple):
     scales: np.ndarray
     zeros: np.ndarray
 
+    def values(self) -> np.ndarray:
+        """Returns the entries, float32."""
+        values = self.numbers - self.zeros
+        values *= self.scales
+        return values
+
     def after(self, node: ir.Node) -> "_View | None":
         """Returns the view after a node, or `None` if the node does not only move entries."""
         shape = self.numbers.shape
@@ -298,8 +304,8 @@ class MatrixWriter:
         run = _run_length(view, axis=0)
         if rounds_inputs and rows * columns >= _MINIMUM_BY_COLUMN:
             if bits == 8 and run == rows:
-                arrays = ((x.astype("int16") - 128).astype("int8") for x in (view[0], view[2][0]))
-                numbers, zeros = map(self.constant, arrays)
+                signed = [(x ^ 128).view("int8") for x in (view[0], view[2][0].astype("uint8"))]
+                numbers, zeros = map(self.constant, signed)
                 return _Written(self._by_column(node, numbers, view.scales[0], zeros, inputs))
             is_slow = rows * columns < _MINIMUM_BLOCKED or _block(run, rows) is None
             if (
@@ -343,8 +349,7 @@ class MatrixWriter:
 
         The runtime keeps the output of each operation until all is loaded, so that there are few.
         """
-        floats = (view.numbers - view.zeros) * view.scales
-        scales = np.maximum(np.abs(floats).max(axis=0), _MINIMUM_ROW_SIZE).astype(
+        scales = np.maximum(np.abs(view.values()).max(axis=0), _MINIMUM_ROW_SIZE).astype(
             "float32"
         ) / np.float32(127)
         rows, columns = view.numbers.shape
@@ -478,7 +483,10 @@ def _run_length(view: _View, axis: int) -> int:
     """Returns the largest length of equal runs along an axis that each share a scale and a zero."""
     changes = np.zeros(view.numbers.shape[axis] - 1, bool)
     for array in view[1:]:
-        changes |= (np.diff(array, axis=axis) != 0).any(axis=1 - axis)
+        if array.strides[axis] == 0:  # one number for all
+            continue
+        entries = np.moveaxis(array, axis, 0)
+        changes |= (entries[1:] != entries[:-1]).any(axis=1)
     starts = 1 + np.flatnonzero(changes)
     return math.gcd(*starts) or len(changes) + 1
 

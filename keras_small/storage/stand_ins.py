@@ -52,10 +52,15 @@ class StoredMatrix:
     order: tuple[int, ...]
 
     def arranged(self, matrix: np.ndarray) -> np.ndarray:
-        """Returns an array with an entry for each integer, or each group, in the tensor's shape."""
-        if matrix.shape != self.numbers.shape:
-            repeated = np.repeat(matrix, self.group_size, axis=self.axis)
-            matrix = repeated.take(range(self.numbers.shape[self.axis]), axis=self.axis)
+        """Returns an array with an entry for each integer, or each group, in the tensor's shape.
+
+        It is a view where it can be one, which must not be written to.
+        """
+        rows, columns = self.numbers.shape
+        if matrix.shape[self.axis] == 1:
+            matrix = np.broadcast_to(matrix, (rows, columns))
+        elif matrix.shape != (rows, columns):
+            matrix = np.repeat(matrix, self.group_size, axis=self.axis)[:rows, :columns]
         parts = matrix.reshape([self.shape[axis] for axis in self.order])
         return parts.transpose(np.argsort(self.order))
 
@@ -78,8 +83,9 @@ class StoredMatrix:
 
     def values(self) -> np.ndarray:
         """Returns the tensor, float32."""
-        centered = self.arranged(self.numbers) - self.arranged(self.zeros)
-        return centered * self.arranged(self.scales)
+        values = self.arranged(self.numbers) - self.arranged(self.zeros)
+        values *= self.arranged(self.scales)
+        return values
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import contextlib
 from pathlib import Path
+from typing import ClassVar
 
 import keras
 import numpy as np
@@ -181,6 +182,21 @@ def test_as_few_products_as_possible_are_exact():
     assert minimum_exact(list(errors), error_of, 0.0) == set(errors)
     # Together they are worse than each by itself.
     assert minimum_exact(["a", "b"], lambda exact: 1.0 - len(exact) / 2, 0.5) == {"a"}
+
+
+def test_neighbours_of_many_products_become_exact_together():
+    names = [f"{n:02}" for n in range(40)]
+    tried = []
+
+    def error_of(exact):
+        tried.append(exact)
+        errors = [1.0 if name in ("04", "20") else 0.01 for name in names if name not in exact]
+        return float(np.linalg.norm(errors))
+
+    neighbours = {"04", "05", "06", "07", "20", "21", "22", "23"}
+    assert minimum_exact(names, error_of, 0.1) == neighbours
+    assert len(tried) == 1 + 10 + 1  # none, all but each four neighbours, and what is enough
+    assert minimum_exact(names, error_of, 0.0) == set(names)
 
 
 def test_inputs_with_other_names_are_timed_in_order(tmp_path):
@@ -640,6 +656,27 @@ def test_rows_of_different_sizes_have_scales_of_their_own(tmp_path, monkeypatch)
         (output,), expected = run(path, rows), model.predict(rows, verbose=0)
         errors = np.linalg.norm(output - expected, axis=1) / np.linalg.norm(expected, axis=1)
         assert 1e-4 < errors.max() < 0.05
+
+
+class Counting(keras.layers.Layer):
+    """Returns its inputs, and notes how many rows it computes at once."""
+
+    counts: ClassVar[set] = set()
+
+    def call(self, inputs):
+        self.counts.add(inputs.shape[0])
+        return inputs
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="other backends fold weights")
+def test_the_model_never_runs_on_all_rows_at_once(tmp_path, monkeypatch):
+    pytest.importorskip("onnx")
+    monkeypatch.setattr("keras_small.runtimes.onnx_kernels._MINIMUM_BY_COLUMN", 1)
+    parts = [keras.layers.Dense(32), Counting()]
+    model = compress(keras.Sequential([keras.Input((48,)), *parts]), bits=8, formats=()).model
+    data = np.random.default_rng(0).normal(size=(100, 48)).astype("float32")
+    write_file(model, tmp_path / "model.onnx", data[:2], max_error=0.03, data=[data])
+    assert max(Counting.counts - {None}) == 8
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="writes OpenVINO files on TensorFlow only")

@@ -129,7 +129,11 @@ def test_integers_without_zeros_stay_as_they_are(bits):
     matrix = stored_matrices(small)["kernel"]
     assert (matrix.zeros == 2 ** (bits - 1)).all()
     form = filter_of(matrix)
-    np.testing.assert_allclose(form.values, keras.ops.convert_to_numpy(small.kernel).T, atol=1e-6)
+    floats = keras.ops.convert_to_numpy(small.kernel).T
+    factors = np.linspace(-2, 3, 24, dtype="float32")
+    np.testing.assert_allclose(form.factors(floats * factors[:, None]), factors, rtol=1e-5)
+    for other in (floats[::-1], np.concatenate([floats[:1], floats[:0:-1]]), floats.T):
+        assert form.factors(other) is None
     assert form.error < 1e-6
     np.testing.assert_array_equal(form.numbers.T, matrix.numbers - matrix.zeros[:1])
 

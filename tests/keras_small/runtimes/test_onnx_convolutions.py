@@ -14,7 +14,7 @@ ort = pytest.importorskip("onnxruntime")
 
 from keras_small import compress  # noqa: E402
 from keras_small.asked.inputs import specs_of  # noqa: E402
-from keras_small.runtimes import exporting, onnx_file  # noqa: E402
+from keras_small.runtimes import computation, exporting, onnx_file  # noqa: E402
 from keras_small.runtimes.computation import Computation  # noqa: E402
 from keras_small.runtimes.onnx_conversion import convert  # noqa: E402
 from keras_small.runtimes.onnx_convolutions import range_of  # noqa: E402
@@ -154,6 +154,20 @@ def test_one_of_them_can_stay_in_floats(tmp_path):
         ort.InferenceSession(content, options)
         nodes = onnx.load(tmp_path / "run.onnx").graph.node
         assert collections.Counter(x.op_type for x in nodes)["QLinearConv"] == 4
+
+
+def test_numbers_around_convolutions_are_read_row_by_row(tmp_path, monkeypatch):
+    asked = []
+
+    def samples_of(content, examples, *options):
+        asked.extend(len(array) for (array,) in examples)
+        return computation.samples_of(content, examples, *options)
+
+    monkeypatch.setattr(onnx_file, "samples_of", samples_of)
+    _, error, counts, _ = written(mobile(), tmp_path / "x.onnx", IMAGES, 1.0)
+    assert asked == [1] * len(IMAGES)
+    assert counts["QLinearConv"] == 5
+    assert error < 0.05
 
 
 @pytest.mark.parametrize("then_slow", [False, True])

@@ -13,6 +13,7 @@ ort = pytest.importorskip("onnxruntime")
 from onnx_ir.passes import common as passes  # noqa: E402
 
 from keras_small.runtimes import onnx_kernels  # noqa: E402
+from keras_small.runtimes.onnx_conversion import content_of  # noqa: E402
 from keras_small.storage.integer_groups import numbers_of_groups, quantize_groups  # noqa: E402
 from keras_small.storage.stand_ins import StoredMatrix  # noqa: E402
 
@@ -235,3 +236,19 @@ def test_first_states_bound_what_a_recurrent_layer_computes(op, states):
     writer = onnx_kernels.MatrixWriter(graph, [w])
     assert writer._is_bounded(moved.outputs[0]) == (states != "of inputs")
     assert not writer._is_bounded(x)
+
+
+def test_constants_are_freed_once_they_are_written():
+    numbers = np.arange(12, dtype="float32")
+    weights = ir.Value(name="w", const_value=ir.tensor(numbers))
+    weights.type, weights.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape([12])
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([12]))
+    node = ir.node("Add", [x, weights])
+    output = node.outputs[0]
+    output.name, output.type = "y", ir.TensorType(ir.DataType.FLOAT)
+    graph = ir.Graph([x], [output], nodes=[node], initializers=[weights], name="graph")
+    graph.opset_imports[""] = 21
+    content = content_of(ir.Model(graph, ir_version=10))
+    (result,) = ort.InferenceSession(content).run(None, {"x": numbers})
+    np.testing.assert_array_equal(result, 2 * numbers)
+    assert weights.const_value is None

@@ -11,7 +11,7 @@ pytest.importorskip("onnxruntime")
 
 from keras_small import export
 from keras_small.runtimes import computation
-from keras_small.runtimes.computation import outputs_of
+from keras_small.runtimes.computation import outputs_of, samples_of
 from keras_small.runtimes.exporting import FORMS
 from keras_tnattn_runtime import trial_process
 
@@ -80,3 +80,17 @@ def test_an_interrupted_trial_does_not_answer_the_next(process, monkeypatch):
             process.ask("outputs", ".none", "file", [example])
     with pytest.raises(RuntimeError, match=r"\.other"):
         process.ask("outputs", ".other", "file", [example])
+
+
+@pytest.mark.skipif(BACKEND == "jax", reason="does not write ONNX")
+def test_samples_stand_for_outputs(tmp_path):
+    model = keras.Sequential([keras.Input((6, 50)), keras.layers.Dense(40)])
+    examples = list(np.random.default_rng(0).normal(size=(3, 1, 6, 50)).astype("float32"))
+    path = export(model, tmp_path / "model.onnx", examples[0])
+    samples = samples_of(path.read_bytes(), examples, ".onnx", 20)
+    outputs = outputs_of(path, examples)
+    for ((numbers, means),), (output,) in zip(samples, outputs, strict=True):
+        assert 20 <= numbers.size <= 2 * 20 + 2
+        assert np.isin(numbers, output).all()
+        assert (numbers.min(), numbers.max()) == (output.min(), output.max())
+        np.testing.assert_allclose(means, output.mean(axis=(0, 2)), rtol=1e-5)

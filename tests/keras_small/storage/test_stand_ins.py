@@ -10,7 +10,7 @@ from conformance import assert_same_arrays, to_numpy
 from keras_small.storage.adaptive_embedding import AdaptiveEmbedding
 from keras_small.storage.quantized import quantized_layer
 from keras_small.storage.quantized_embeddings import QuantizedLowRankEmbedding
-from keras_small.storage.stand_ins import stand_in, standing_in, stored_matrices
+from keras_small.storage.stand_ins import StoredMatrix, stand_in, standing_in, stored_matrices
 from keras_tnattn.layers import LowRankEmbedding
 from keras_tnattn.layers.token_embedding import TokenEmbedding
 
@@ -89,3 +89,24 @@ def test_tensors_stand_in_their_own_thread():
         other.join()
         assert stand_in(layer, "kernel") == 1.0
     assert seen == [None] == [stand_in(layer, "kernel")]
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("group_size", [2, 6])
+def test_one_entry_for_each_integer_or_group(axis, group_size):
+    rng = np.random.default_rng(0)
+    shape = (5, 6)
+    groups = list(shape)
+    groups[axis] = -(-shape[axis] // group_size)
+    numbers = rng.integers(0, 256, shape).astype("uint8")
+    scales, zeros = rng.normal(size=(2, *groups)).astype("float32")
+    matrix = StoredMatrix(numbers, scales, zeros, 8, group_size, axis, (3, 5, 2), (1, 0, 2))
+    values = matrix.values()
+    for i, j in np.ndindex(*shape):
+        group = (i // group_size, j) if axis == 0 else (i, j // group_size)
+        entry = (j // 2, i, j % 2)
+        assert matrix.arranged(numbers)[entry] == numbers[i, j]
+        assert matrix.arranged(scales)[entry] == scales[group]
+        assert values[entry] == (np.float32(numbers[i, j]) - zeros[group]) * scales[group]
+    # One number for all takes no memory.
+    assert (matrix.arranged(scales).strides[1] == 0) == (axis == 0 and group_size == 6)
