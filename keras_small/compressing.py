@@ -12,6 +12,7 @@ from keras_small.building.builder import Builder, renumbering_of
 from keras_small.building.saving import check_codable
 from keras_small.goals.argument import as_goal
 from keras_small.goals.goal import Goal, choose
+from keras_small.goals.promise import PromisedRows
 from keras_small.goals.search import Search
 from keras_small.planning.options import OPTIONAL_FORMATS, Filters, Options
 from keras_small.planning.plan import make_plan
@@ -146,7 +147,7 @@ def compress(
             report=report,
             comparison=survey.comparison,
             renumbering=renumbering_of(chosen.choice),
-            promised=prepared,
+            promised=prepared if isinstance(prepared, PromisedRows) else None,
             coded=coded,
             verbose=verbose,
         )

@@ -8,6 +8,7 @@ report is measured on all rows, or for arrays of more than 4,096 rows on 1,023 o
 """
 
 import dataclasses
+import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -150,7 +151,9 @@ def number_of_rows(inputs: Any) -> int:
     """Returns the number of samples in a batch."""
     first = keras.tree.flatten(inputs)[0]
     if not np.ndim(first):
-        raise ValueError(f"Expected arrays with a row for each sample. Received: {inputs!r}")
+        raise ValueError(
+            f"Expected arrays with a row for each sample. Received: {reprlib.repr(inputs)}"
+        )
     return len(first)
 
 

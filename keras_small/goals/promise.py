@@ -136,10 +136,13 @@ class Promise(Goal):
                 "Expected kept_ids without a promise, which compares models of the original ids. "
                 f"Received: kept_ids={data.kept_ids}, {self.argument}"
             )
-        _check_rows(self, number_of_rows(inputs))
+        # The survey says what is wrong with a list that is no list of inputs.
+        if not isinstance(inputs, list):
+            _check_rows(self, number_of_rows(inputs))
 
     def prepare(self, survey: Survey) -> tuple[Survey, "PromisedRows"]:
         data = cast(CalibrationData, survey.data)
+        _check_rows(self, number_of_rows(data.arrays))
         planning, held_back = halves(data.arrays)
         survey = survey.with_data(data.with_arrays(planning))
         return survey, PromisedRows(self, survey, held_back)

@@ -8,6 +8,7 @@ import abc
 import contextlib
 import functools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -29,6 +30,8 @@ MAXIMUM_FEATURES = 256
 _NOISE_SHARE = 0.05
 # Random signs, which repeat after a prime number of entries.
 _SIGNS = 65521
+# How many signs later the noise of a layer's next call begins.
+_SIGNS_BETWEEN_CALLS = 7919
 
 
 class _Changes(abc.ABC):
@@ -117,13 +120,14 @@ class Noise(_Changes):
 
     def _changed(self, inputs: Any) -> list[Tensor]:
         batch, shares, signs = inputs
+        calls: Counter[str] = Counter()
 
         def noisy(path: str, tensor: Tensor) -> Tensor:
             x = ops.cast(tensor, "float32")
             size = ops.sqrt(ops.mean(ops.square(x)))
-            noise = ops.reshape(
-                _repeated(signs, ops.size(x), self._first_signs[path]), ops.shape(x)
-            )
+            first = self._first_signs[path] + calls[path] * _SIGNS_BETWEEN_CALLS
+            calls[path] += 1
+            noise = ops.reshape(_repeated(signs, ops.size(x), first % _SIGNS), ops.shape(x))
             return ops.cast(x + shares[path] * size * noise, tensor.dtype)
 
         return self._outputs_with(noisy, batch)
@@ -208,7 +212,7 @@ class Gradients(_Changes):
 
 
 def _repeated(signs: Tensor, count: int, first: int = 0) -> Tensor:
-    """Returns so many signs from the first one on, again and again."""
+    """Returns `count` signs from number `first` on; they repeat."""
     return ops.take(signs, (ops.arange(count, dtype="int32") + first) % _SIGNS)
 
 

@@ -8,7 +8,7 @@ from keras_small.storage.latest import remember_latest
 _LARGE = 1e15
 # Columns of the triangle that are summed at once.
 _COLUMNS_AT_ONCE = 256
-# Rows wait for others until there is one for so many columns: adding a matrix of products takes
+# Rows wait for others until there is one for every eight columns: adding a matrix of products takes
 # longer than the products of a few rows.
 _COLUMNS_OF_ROW = 8
 

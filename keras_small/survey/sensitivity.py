@@ -67,7 +67,6 @@ def measure_sensitivity(
     chosen = [batches[n * len(batches) // count] for n in range(count)]
     tables = [x for x in layers.values() if has_response(x)]
     repeats = math.ceil((_RESPONSE_ROWS if tables else _MINIMUM_ROWS) / (rows * count))
-    known = spread_batches(list(zip(data.batches, outputs, strict=False)))
     in_logs = [are_probabilities(x) for x in outputs[0]]
     measured = Gradients(model, layers, in_logs, runs=repeats * count)
     noise = Noise(model, layers, in_logs, chosen[0])
@@ -80,6 +79,8 @@ def measure_sensitivity(
     largest = max(sensitivities.values(), default=0.0)
     for path, sensitivity in sensitivities.items():
         statistics[path].sensitivity = max(sensitivity, 1e-3 * largest) or 1.0
+    if measured.responses:
+        known = spread_batches(list(zip(data.batches, outputs, strict=False)))
     for path, response in measured.responses.items():
         layer = layers[path]
         # A table with a moment returns logits, of other directions.

@@ -4,12 +4,13 @@
 
 Needs the extras `hub` and `plot` and the package tokenizers. Each kernel and table is approximated
 by tensor trains, low rank, factors that the heads of an attention share, a state for each token,
-and integers, and each of the first in integers of 8 bits, too (`approximations.py`). All see the
-same second moment of the inputs, or the same counts of tokens; the relative error of the outputs is
-that on other texts. The kernels are those of all-MiniLM-L6-v2 and of a language model of bytes; the
-tables those of MiniLM and of a classifier of Reuters. `--whole` makes the language model smaller by
-each way, and trains it afterwards towards its own outputs. `FOLDER` keeps the trained model, the
-rows (fronts.csv, whole.csv) and the picture.
+and integers, and each of the first in integers of 8 bits, too (`approximations.py`). Integers and
+factors of kernels see the same second moment of the inputs, factors of tables the counts of tokens;
+the others see no data. The relative error of the outputs is that on other texts. The kernels are
+those of all-MiniLM-L6-v2 and of a language model of bytes; the tables those of MiniLM and of a
+classifier of Reuters. `--whole` makes the language model smaller by each way, and trains it
+afterwards towards its own outputs. `FOLDER` keeps the trained model, the rows (fronts.csv,
+whole.csv) and the picture.
 """
 
 import argparse
@@ -155,7 +156,7 @@ def rows_of_attention(name, attention, held):
 
 def rows_of_table(name, table, ids, held_ids):
     counts, held = (np.bincount(np.ravel(x), minlength=len(table)) for x in (ids, held_ids))
-    held[0] = 0  # the padding
+    counts[0] = held[0] = 0  # the padding
     for found in of_table(table, counts.astype("float64")):
         squares = np.sum((found.matrix - table) ** 2, axis=1), np.sum(table**2, axis=1)
         error = np.sqrt(held @ squares[0] / (held @ squares[1]))

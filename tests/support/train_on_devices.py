@@ -55,8 +55,8 @@ def main(folder, attention, epochs, steps, devices, parts):
     model = translator(VOCABULARY, VOCABULARY, attention, **options)
     # `translator` computes the logits in float32.
     model = Translator(
-        *(model.source_embedding, model.source_positions, model.encoders),
-        *(model.target_embedding, model.target_positions, model.decoders),
+        (model.source_embedding, model.source_positions, model.encoders),
+        (model.target_embedding, model.target_positions, model.decoders),
         keras.layers.Dense(VOCABULARY, name="logits"),
         dropout=0.2,
     )

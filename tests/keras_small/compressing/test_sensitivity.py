@@ -158,6 +158,17 @@ def test_what_no_output_reads_costs_no_bytes():
     assert error_of(model, result.model, ids) < 0.1
 
 
+@pytest.mark.parametrize("signs", [(1,) * 9, (1, -1)])
+def test_the_noise_of_a_call_tells_nothing_of_that_of_another(signs):
+    inputs = [keras.Input((6,)) for _ in signs]
+    layer = keras.layers.Dense(6, use_bias=False)
+    outputs = [sign * layer(x) for sign, x in zip(signs, inputs, strict=True)]
+    model = keras.Model(inputs, keras.layers.Add()(outputs))
+    rows = [RNG.normal(size=(1000, 6)).astype("float32") for _ in signs]
+    noise = changes.Noise(model, {"shared": layer}, [False], rows)
+    assert noise.change(["shared"]) == pytest.approx(1, rel=0.15)
+
+
 def test_the_noise_of_one_layer_tells_nothing_of_that_of_another():
     inputs = keras.Input((6,))
     layers = {name: keras.layers.Dense(6) for name in ("one", "other")}
