@@ -51,6 +51,19 @@ def test_a_goal_of_ones_own():
         compress(empty, OnlyLargest(), verbose=0)
 
 
+class Prepared(OnlyLargest):
+    """Computes something before the plan."""
+
+    def prepare(self, survey):
+        return survey, {"layers": 2}
+
+
+def test_what_a_goal_prepares_is_no_promise():
+    result = compress(network(), Prepared(), data=ROWS, verbose=0)
+    with pytest.raises(ValueError, match="Expected a result with a Promise"):
+        result.count_again(lambda inputs: inputs)
+
+
 @dataclasses.dataclass(frozen=True)
 class Searching(Goal):
     """Looks at what the search returns."""

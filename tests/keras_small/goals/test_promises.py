@@ -338,3 +338,19 @@ def test_wrong_ids_are_named_in_whichever_row_they_are():
     rows[-1] = 9
     with pytest.raises(ValueError, match=r"Expected ids from 0 to 8 for table\. Received: .* to 9"):
         compress(model, Promise(max_flips=0.05), data=rows, verbose=0)
+
+
+def test_a_list_of_batches_is_told_from_too_few_rows():
+    class Outer(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(4)
+
+        def call(self, inputs):
+            return self.dense(inputs)
+
+    model = Outer()
+    model(ROWS[:2])
+    batches = list(ROWS.reshape(10, 40, 24))
+    with pytest.raises(ValueError, match="not as a list"):
+        compress(model, Promise(max_flips=0.05), data=batches, **OPTIONS)
