@@ -1,5 +1,6 @@
 """The encoder-decoder translator of the power law graph transformer, with any attention."""
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,6 +35,9 @@ class Translator(keras.Model):
         logits: Layer from `(B, T, d)` to logits `(B, T, V)`.
         dropout: Dropout rate of the embeddings. Defaults to 0.
 
+    Raises:
+        ValueError: If a side is not a tuple of an embedding, positions and a list of layers.
+
     Attributes:
         source_embedding, source_positions, encoders, target_embedding, target_positions, decoders,
             logits: The layers.
@@ -61,6 +65,8 @@ class Translator(keras.Model):
         name: str = "translator",
         **kwargs: Any,
     ) -> None:
+        _check_side("source", source)
+        _check_side("target", target)
         source_embedding, source_positions, encoders = source
         target_embedding, target_positions, decoders = target
         dtype = source_embedding.dtype_policy
@@ -359,3 +365,12 @@ def translator(
     wide = at_least_float32(keras.config.floatx())
     logits = keras.layers.Dense(target_vocabulary_size, dtype=wide, name="logits")
     return Translator((*source_layers, encoders), (*target_layers, decoders), logits, dropout)
+
+
+def _check_side(name: str, layers: Any) -> None:
+    is_side = isinstance(layers, list | tuple) and len(layers) == 3
+    if not (is_side and isinstance(layers[2], list | tuple)):
+        raise ValueError(
+            f"Expected {name}=(embedding, positions, [layer, ...]). "
+            f"Received: {name}={reprlib.repr(layers)}"
+        )

@@ -32,6 +32,16 @@ def test_dtypes_do_not_depend_on_the_policy_of_the_moment():
     assert {x.compute_dtype for x in every} == {"float32"}
 
 
+@pytest.mark.parametrize("wrong", ["layer", "two", "no list"])
+def test_a_side_that_is_none_gets_a_clear_error(wrong):
+    model = translator(20, 20, "sdpa", model_dim=8, num_heads=2)
+    side = (model.target_embedding, model.target_positions, model.decoders)
+    wrong_side = {"layer": side[0], "two": side[:2], "no list": (*side[:2], side[2][0])}[wrong]
+    source = (model.source_embedding, model.source_positions, model.encoders)
+    with pytest.raises(ValueError, match=r"target=\(embedding, positions, \[layer, \.\.\.\]\)"):
+        Translator(source, wrong_side, model.logits)
+
+
 def test_a_config_has_the_layers_of_each_side():
     model = make(num_layers=2)
     again = type(model).from_config(model.get_config())
