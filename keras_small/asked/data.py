@@ -22,6 +22,8 @@ from keras_tnattn.checks import check_int
 _CALIBRATION_ROWS = 1024
 # Maximum rows of arrays that are all used to measure the error in a report.
 _REPORT_ROWS = 4096
+# Inputs, labels and weights of samples, as `fit` takes them.
+_MAXIMUM_ENTRIES = 3
 # The libraries of the kinds in `_CALLS`.
 _LIBRARIES = ("tensorflow", "numpy", "h5py")
 # The rows of `spread_batches`.
@@ -123,19 +125,21 @@ def _as_array(entry: Any) -> Any:
 def inputs_and_labels(data: Any, num_inputs: int | None) -> tuple[Any, Any]:
     """Splits arrays, or a batch, into inputs and labels; labels are `None` if there are none.
 
-    If the number of the model's inputs is not known, a tuple is `(inputs, labels, ...)`.
+    If the number of the model's inputs is not known, a tuple of two or three entries is `(inputs,
+    labels, weights of samples)`.
 
     Raises:
         ValueError: If the number of arrays does not fit the model.
     """
-    if isinstance(data, tuple) and data and _fit(data[0], num_inputs):
+    if isinstance(data, tuple) and 0 < len(data) <= _MAXIMUM_ENTRIES and _fit(data[0], num_inputs):
         return data[0], data[1] if len(data) > 1 else None
     if not _fit(data, num_inputs):
         entries = f" of {len(data)} entries" if isinstance(data, list | tuple) else ""
         raise ValueError(
             f"Expected one array for each of the {num_inputs} inputs of the model, or a tuple "
-            "(inputs, labels) of such arrays. Pass batches as a generator, a data set or another "
-            f"iterable, not as a list. Received: a {type(data).__name__}{entries}"
+            "(inputs, labels) of such arrays. Join batches by np.concatenate, or pass them as a "
+            "generator, a data set or another iterable, not as a list or a tuple. "
+            f"Received: a {type(data).__name__}{entries}"
         )
     return data, None
 

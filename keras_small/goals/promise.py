@@ -136,8 +136,8 @@ class Promise(Goal):
                 "Expected kept_ids without a promise, which compares models of the original ids. "
                 f"Received: kept_ids={data.kept_ids}, {self.argument}"
             )
-        # The survey says what is wrong with a list that is no list of inputs.
-        if not isinstance(inputs, list):
+        # The survey says what is wrong with a list or a tuple that does not fit the model.
+        if not isinstance(inputs, list | tuple):
             _check_rows(self, number_of_rows(inputs))
 
     def prepare(self, survey: Survey) -> tuple[Survey, "PromisedRows"]:

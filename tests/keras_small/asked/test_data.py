@@ -88,7 +88,9 @@ def test_the_number_of_inputs_tells_inputs_from_labels(data, num_inputs, inputs,
         assert array is expected
 
 
-@pytest.mark.parametrize(("data", "num_inputs"), [([A, B], 1), ((A, B, Y), 2), ([(A, Y)], 1)])
+@pytest.mark.parametrize(
+    ("data", "num_inputs"), [([A, B], 1), ((A, B, Y), 2), ([(A, Y)], 1), ((A,) * 4, 1)]
+)
 def test_other_numbers_are_refused(data, num_inputs):
     with pytest.raises(ValueError, match="not as a list"):
         inputs_and_labels(data, num_inputs)

@@ -340,7 +340,8 @@ def test_wrong_ids_are_named_in_whichever_row_they_are():
         compress(model, Promise(max_flips=0.05), data=rows, verbose=0)
 
 
-def test_a_list_of_batches_is_told_from_too_few_rows():
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_batches_are_told_from_too_few_rows(kind):
     class Outer(keras.Model):
         def __init__(self):
             super().__init__()
@@ -349,8 +350,7 @@ def test_a_list_of_batches_is_told_from_too_few_rows():
         def call(self, inputs):
             return self.dense(inputs)
 
-    model = Outer()
-    model(ROWS[:2])
-    batches = list(ROWS.reshape(10, 40, 24))
-    with pytest.raises(ValueError, match="not as a list"):
+    batches = kind(ROWS.reshape(10, 40, 24))
+    model = keras.Sequential([keras.Input((24,)), Outer()])
+    with pytest.raises(ValueError, match="not as a list or a tuple"):
         compress(model, Promise(max_flips=0.05), data=batches, **OPTIONS)
