@@ -163,10 +163,15 @@ def number_of_rows(inputs: Any) -> int:
 
 def spread_batches(batches: Sequence[Any]) -> list[Any]:
     """Returns batches of about 256 rows together, from all parts of the data."""
+    return [batches[n] for n in spread_numbers(batches)]
+
+
+def spread_numbers(batches: Sequence[Any]) -> list[int]:
+    """Returns the numbers of these batches."""
     if not batches:
         return []
     count = min(len(batches), -(-_ROWS_OF_SPREAD_BATCHES // number_of_rows(batches[0])))
-    return [batches[n * len(batches) // count] for n in range(count)]
+    return [n * len(batches) // count for n in range(count)]
 
 
 def iterate(data: Any) -> Iterator[Any]:

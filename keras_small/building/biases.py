@@ -9,8 +9,7 @@ and `d_0`, become `m_0 + d_0 / d (y - m)`, by its `gamma` and `beta`. Each layer
 inputs that come from corrected layers, in one run of the small model.
 """
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -24,13 +23,14 @@ from keras_small.building.assembly import Assembly
 from keras_small.planning.plan import Plan
 from keras_small.survey.comparing import Comparison
 from keras_small.survey.inventory import Inventory
+from keras_small.survey.output_moments import OutputMoments, bias_of, moments_of_outputs
 from keras_small.survey.running import Runner
-from keras_small.survey.watching import Call, watch_calls, with_activation
+from keras_small.survey.watching import Call, watch_calls
 from keras_tnattn.typing import Tensor
 
 Layers = Mapping[str, keras.layers.Layer]
-# For each layer, and each of its calls: means of outputs and of their squares, and numbers of rows.
-Moments = dict[str, list[tuple[np.ndarray, int]]]
+# The factor and the shift of the outputs of each layer, by path.
+Changes = dict[str, tuple[np.ndarray, np.ndarray]]
 # Maximum factor by which a deviation changes.
 _MAXIMUM_DEVIATION_FACTOR = 2.0
 # Minimum rows from which deviations are estimated.
@@ -45,10 +45,10 @@ class BiasCorrection:
         self.options = plan.options
         self.batches = [] if data is None else data.batches
         self.observed = spread_batches(self.batches)
-        self.moments: Moments = {}
-        layers = self._layers_of(plan.inventory)
-        if layers and self.replaced and self.batches:
-            self.moments = moments_of(layers, plan.inventory.model, self.observed)
+        self.moments: OutputMoments = {}
+        if self.replaced and self.batches:
+            noted = {x: plan.statistics[x].output_moments for x in self._layers_of(plan.inventory)}
+            self.moments = {path: moments for path, moments in noted.items() if moments}
 
     def apply(
         self, comparison: Comparison, assembly: Assembly, renumbering: Renumbering
@@ -104,70 +104,41 @@ class BiasCorrection:
         }
 
 
-def bias_of(layer: keras.layers.Layer) -> keras.Variable | None:
-    """Returns the variable that is added to the outputs of a layer, before its activation."""
-    last = getattr(layer, "outer", layer)
-    if isinstance(last, keras.layers.BatchNormalization):
-        return last.beta if last.axis in (-1, last.input_spec.ndim - 1) else None
-    if getattr(last, "data_format", None) == "channels_first":
-        return None
-    bias = getattr(last, "bias", None)
-    return bias if isinstance(bias, keras.Variable) else None
-
-
-def moments_of(layers: Layers, model: keras.Model, batches: Sequence[Any]) -> Moments:
-    """Returns the moments of the outputs of layers, before their activations."""
-
-    def read(inputs: Any) -> dict[str, list[Tensor]]:
-        found: dict[str, list[Tensor]] = {path: [] for path in layers}
-
-        def note(path: str, outputs: Tensor) -> Tensor:
-            found[path].append(_moments(outputs, layers[path]))
-            return outputs
-
-        with _watched_before_activation(layers, note) as failures:
-            model(inputs, training=False)
-        return _without_failures(found, failures, run)
-
-    moments: Moments = {}
-    run = Runner(model, read, runs=len(batches))
-    for batch in batches:
-        rows = number_of_rows(batch)
-        for path, calls in run.nested(batch).items():
-            moments.setdefault(path, []).extend((moment, rows) for moment in calls)
-    return moments
-
-
 def corrections(
-    layers: Layers, model: keras.Model, batches: Sequence[Any], expected: Moments
-) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Returns the factors and shifts of the outputs, by path, that give the expected moments."""
+    layers: Layers, model: keras.Model, batches: Sequence[Any], expected: OutputMoments
+) -> Changes:
+    """Returns the changes of the outputs that give them the expected moments."""
     layers = {path: layer for path, layer in layers.items() if path in expected}
-    actual: Moments = {path: [] for path in layers}
+    actual: OutputMoments = {path: [] for path in layers}
 
-    def read(inputs: Any) -> dict[str, list[Tensor]]:
+    def read(inputs: Any) -> dict[str, Any]:
         batch, *sums = inputs
         # PyTorch does not compute with arrays.
         before, rows, count, wanted = keras.tree.map_structure(ops.convert_to_tensor, sums)
         found: dict[str, list[Tensor]] = {path: [] for path in layers}
+        changes: dict[str, tuple[Tensor, Tensor]] = {}
 
-        def correct(path: str, outputs: Tensor) -> Tensor:
+        def correct(path: str, _call: Call, outputs: Tensor) -> Tensor:
             calls = found[path]
             if len(calls) == len(wanted[path]):  # a call that the original did not make
                 return outputs
-            calls.append(_moments(outputs, layers[path]))
+            calls.append(moments_of_outputs(outputs, layers[path]))
             own = (before[path] + sum(calls) * count) / (rows[path] + count * len(calls))
             # The layers behind see the correction up to this batch.
             factor, change = _correction(wanted[path][len(calls) - 1], own, scaled[path])
+            changes[path] = factor, change
             return outputs * ops.cast(factor, outputs.dtype) + ops.cast(change, outputs.dtype)
 
-        with _watched_before_activation(layers, correct) as failures:
+        with watch_calls(layers, correct, before_activation=True) as failures:
             model(batch, training=False)
-        return _without_failures(found, failures, run)
+        run.check_failures(failures)
+        moments = {path: calls for path, calls in found.items() if path not in failures}
+        return {"moments": moments, "changes": changes}
 
     calls_of_batch = {path: len(expected[path]) // len(batches) for path in layers}
     scaled = {path: _is_scaled(layers[path], expected[path]) for path in layers}
     run = Runner(model, read, runs=len(batches))
+    changes: Changes = {}
     for batch in batches:
         count = number_of_rows(batch)
         before = {path: _total(found, expected[path]) for path, found in actual.items()}
@@ -179,31 +150,11 @@ def corrections(
             ]
             for path, found in actual.items()
         }
-        found = run.nested([batch, before, rows, np.float32(count), wanted])
-        for path, calls in found.items():
+        read_by_run = run.nested([batch, before, rows, np.float32(count), wanted])
+        for path, calls in read_by_run["moments"].items():
             actual[path].extend((moment, count) for moment in calls)
-    changes = {}
-    for path, found in actual.items():
-        if found:
-            wanted_average = _average(expected[path][: len(found)])
-            changes[path] = _correction(wanted_average, _average(found), scaled[path])
-    return {
-        path: (ops.convert_to_numpy(factor), ops.convert_to_numpy(change))
-        for path, (factor, change) in changes.items()
-    }
-
-
-def _without_failures(
-    found: dict[str, list[Tensor]], failures: Mapping[str, str], run: Runner
-) -> dict[str, list[Tensor]]:
-    """Returns the moments of the layers that could be watched.
-
-    Raises:
-        ValueError: If there are others in a compiled run, which is then tried step by step.
-    """
-    if failures and run.is_compiling:
-        raise ValueError(f"Expected layers that can be watched. Received: {failures}")
-    return {path: calls for path, calls in found.items() if path not in failures}
+        changes |= read_by_run["changes"]  # those of the last batch are of all of them
+    return {path: change for path, change in changes.items() if actual[path]}
 
 
 def _is_scaled(layer: keras.layers.Layer, expected: Sequence[tuple[np.ndarray, int]]) -> bool:
@@ -211,10 +162,8 @@ def _is_scaled(layer: keras.layers.Layer, expected: Sequence[tuple[np.ndarray, i
     return _has_scale(layer) and sum(n for _, n in expected) >= _ROWS_FOR_DEVIATIONS
 
 
-def _correction(expected: Any, actual: Any, scaled: bool) -> tuple[Any, Any]:
+def _correction(expected: Tensor, actual: Tensor, scaled: bool) -> tuple[Tensor, Tensor]:
     """Returns the factor and the shift that give outputs the expected moments."""
-    expected = ops.convert_to_tensor(expected)
-    actual = ops.convert_to_tensor(actual)
     # Tensors of graphs cannot be unpacked.
     mean, square = expected[0], expected[1]
     own_mean, own_square = actual[0], actual[1]
@@ -248,7 +197,7 @@ def _has_scale(layer: keras.layers.Layer) -> bool:
     return isinstance(layer, keras.layers.BatchNormalization) and layer.scale
 
 
-def correct(layers: Layers, changes: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
+def correct(layers: Layers, changes: Changes) -> None:
     """Multiplies the scales of normalizations, and shifts the biases of layers, by path."""
     for path, (factor, change) in changes.items():
         layer = layers[path]
@@ -257,39 +206,3 @@ def correct(layers: Layers, changes: Mapping[str, tuple[np.ndarray, np.ndarray]]
             layer.gamma.assign(ops.convert_to_numpy(layer.gamma) * factor.astype("float32"))
         if bias is not None:
             bias.assign((ops.convert_to_numpy(bias) * factor + change).astype("float32"))
-
-
-@contextlib.contextmanager
-def _watched_before_activation(
-    layers: Layers, watch: Callable[[str, Any], Any]
-) -> Iterator[dict[str, str]]:
-    """Makes each layer apply its activation to `watch(path, outputs before the activation)`.
-
-    Yields the layers for which this failed, as `watch_calls` does.
-    """
-    functions = {
-        path: getattr(getattr(layer, "outer", layer), "activation", None)
-        for path, layer in layers.items()
-    }
-
-    def watch_and_activate(path: str, _call: Call, outputs: Any) -> Any:
-        outputs = watch(path, outputs)
-        function = functions[path]
-        return outputs if function is None else function(outputs)
-
-    with contextlib.ExitStack() as stack:
-        for path, layer in layers.items():
-            if functions[path] is not None:
-                stack.enter_context(with_activation(layer, keras.activations.linear))
-        yield stack.enter_context(watch_calls(layers, watch_and_activate))
-
-
-def _moments(outputs: Tensor, layer: keras.layers.Layer) -> Tensor:
-    """Returns the means of outputs and of their squares, in the shape of their layer's bias."""
-    bias = bias_of(layer)
-    shape = () if bias is None else tuple(bias.shape)
-    ones = tuple(1 + axis for axis, size in enumerate(shape) if size == 1)
-    array = ops.cast(outputs, "float32")
-    array = ops.reshape(array, (-1, *array.shape[len(array.shape) - len(shape) :]))
-    moments = ops.stack([ops.mean(array, axis=0), ops.mean(ops.square(array), axis=0)])
-    return ops.mean(moments, axis=ones, keepdims=True) if ones else moments

@@ -118,7 +118,7 @@ class IntegerKernels(keras.layers.Layer):
         for part in PARTS:
             weight = super().add_weight(
                 packed[part],
-                "zeros",
+                np.zeros,  # without a program of JAX for each shape
                 dtype="float32" if part == "largest" else "uint8",
                 trainable=False,
                 autocast=False,

@@ -39,7 +39,7 @@ class PackedMatrix:
         self.weights = [
             layer.add_weight(
                 shapes[part],
-                "zeros",
+                np.zeros,  # without a program of JAX for each shape
                 dtype=dtypes[part],
                 trainable=False,
                 autocast=False,

@@ -9,10 +9,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_small.asked.data import number_of_rows
+from keras_small.asked.data import number_of_rows, spread_numbers
 from keras_small.asked.progress import with_bar
 from keras_small.survey.kinds import input_rows, is_table, row_size, rows_read
 from keras_small.survey.moments import SecondMoment
+from keras_small.survey.output_moments import bias_of, moments_of_outputs
 from keras_small.survey.running import Runner, check_ids, numbers_of, outputs_of, returns_logits
 from keras_small.survey.watching import Call, watch_calls
 
@@ -46,6 +47,8 @@ class Statistics:
             renumbered, or `None` if ids stay.
         inputs_read: Positions, among the flattened inputs of the model, of the inputs that an
             embedding was called with; `None` stands for ids that are no input of the model.
+        output_moments: Of the outputs before the activation, for layers with a bias, in each call
+            with some of the batches, as `spread_batches` chooses them.
         failure: Why the layer cannot be watched, or nothing.
         factors: The factors of a table, once `errors.factors_of` has computed them.
         rounding_share: The share of the errors of roundings that second moments leave, once
@@ -61,6 +64,7 @@ class Statistics:
     response: np.ndarray | None = None
     kept_ids: int | None = None
     inputs_read: set[int | None] = dataclasses.field(default_factory=set)
+    output_moments: list[tuple[np.ndarray, int]] = dataclasses.field(default_factory=list)
     failure: str = ""
     factors: Any = dataclasses.field(default=None, init=False)
     rounding_share: float | None = dataclasses.field(default=None, init=False)
@@ -93,12 +97,13 @@ def observe(
     batches: Sequence[Any],
     all_inputs: Any = None,
     example: Any = None,
+    normalizations: Mapping[str, keras.layers.Layer] | None = None,
 ) -> tuple[dict[str, Statistics], list[list[np.ndarray]]]:
     """Runs a copy of a model on data, and records the inputs of the layers at some paths.
 
     The layers are changed while it runs. The ids of embeddings that read inputs of the model are
     counted in `all_inputs`; default: in the batches. The calls are those of `example`, a few rows;
-    default: of the first batch.
+    default: of the first batch. Of `normalizations` only the outputs are read.
 
     Returns:
         The summary of each layer's inputs, and the flattened outputs of the first batches.
@@ -109,7 +114,10 @@ def observe(
         note.call = calls.get(path)
         note.failure = failures.get(path, "" if path in calls else "never called on the data")
     watched = {path: layer for path, layer in layers.items() if not statistics[path].failure}
+    watched |= normalizations or {}
+    statistics |= {path: Statistics() for path in watched if path not in layers}
     reader = _Reader(model, watched, batches)
+    spread = set(spread_numbers(batches))
     moments: dict[str, SecondMoment] = {}
     first: list[list[np.ndarray]] = []
     ids_read: dict[str, list[np.ndarray]] = {}
@@ -129,6 +137,10 @@ def observe(
                 ids = found["ids"][key]
                 statistics[path].inputs_read.add(_position(ids, keras.tree.flatten(batch)))
                 ids_read.setdefault(path, []).append(ids.ravel())
+        if number in spread:
+            rows = number_of_rows(batch)
+            for path, of_calls in found["output_moments"].items():
+                statistics[path].output_moments += [(moments, rows) for moments in of_calls]
     for path, parts in ids_read.items():
         ids = _ids_of_inputs(statistics[path], all_inputs)
         ids = np.concatenate(parts) if ids is None else ids
@@ -176,7 +188,8 @@ class _Reader:
         batches: The batches that will be run.
 
     Attributes:
-        run: Returns the `outputs` of the model for a batch, and `rows` and `ids` by their names.
+        run: Returns the `outputs` of the model for a batch, `rows` and `ids` by their names, and
+            `output_moments` of each call by path.
         keys: The names, for each layer, of the rows that its kernel multiplied in each call; layers
             that are called on one and the same tensor have them in common.
         ids: The names of the ids that each table looked up.
@@ -210,11 +223,14 @@ class _Reader:
         self.ids = {}
         rows: dict[str, Any] = {}
         ids: dict[str, Any] = {}
+        output_moments: dict[str, list[Any]] = {}
         latest: tuple[Any, Any, str] = (None, None, "")
 
         def watch(path: str, tensors: Call, outputs: Any) -> Any:
             nonlocal latest
             layer = self._layers[path]
+            if bias_of(layer) is not None:
+                output_moments.setdefault(path, []).append(moments_of_outputs(outputs, layer))
             tensor = tensors.first_tensor
             reverse = returns_logits(layer, tensors)
             if is_table(layer) and not reverse:
@@ -233,12 +249,12 @@ class _Reader:
             self.keys.setdefault(path, []).append(key)
             return outputs
 
-        with watch_calls(self._layers, watch) as failures:
+        with watch_calls(self._layers, watch, before_activation=True) as failures:
             outputs = self._model(inputs, training=False)
-        if failures and self.run.is_compiling:
-            raise ValueError("Expected sizes that are known where a run is compiled")
+        self.run.check_failures(failures)
         self.failures |= failures
-        return {"outputs": numbers_of(outputs), "rows": rows, "ids": ids}
+        read = {"rows": rows, "ids": ids, "output_moments": output_moments}
+        return {"outputs": numbers_of(outputs), **read}
 
     def _rows_of(self, layer: keras.layers.Layer, tensor: Any, reverse: bool) -> Any:
         """Returns rows of one call: about as many for each sample, and at least one."""

@@ -5,21 +5,20 @@ by their logarithms, less the mean of these.
 """
 
 import abc
-import contextlib
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_small.survey.kinds import has_kernel, is_table
+from keras_small.survey.kinds import is_table
 from keras_small.survey.on_backends import gradients
 from keras_small.survey.running import Runner, numbers_of
-from keras_small.survey.watching import Call, map_floats, watch_calls, with_activation
+from keras_small.survey.watching import Call, map_floats, watch_calls
 from keras_tnattn.typing import Tensor
 
 # Added to each probability before its logarithm is taken.
@@ -62,7 +61,11 @@ class _Changes(abc.ABC):
 
     def _outputs_with(self, change: Callable[[str, Tensor], Tensor], batch: Any) -> list[Tensor]:
         """Returns the outputs that count, with the outputs of each layer changed."""
-        with before_activations(self._layers, change):
+
+        def watch(path: str, _call: Call, outputs: Any) -> Any:
+            return map_floats(functools.partial(change, path), outputs)
+
+        with watch_calls(self._layers, watch, before_activation=True):
             outputs = self._model(batch, training=False)
         pairs = zip(numbers_of(outputs), self._in_logs, strict=True)
         return [_comparable_tensor(x, in_log) for x, in_log in pairs]
@@ -218,31 +221,6 @@ def _repeated(signs: Tensor, count: int, first: int = 0) -> Tensor:
 
 def has_response(layer: keras.layers.Layer) -> bool:
     return is_table(layer) and layer.output_dim <= MAXIMUM_FEATURES
-
-
-@contextlib.contextmanager
-def before_activations(
-    layers: Mapping[str, keras.layers.Layer], pass_on: Callable[[str, Tensor], Tensor]
-) -> Iterator[None]:
-    """Passes all outputs of layers on, before their activation if they have one."""
-    with contextlib.ExitStack() as stack:
-        others = {}
-        for path, layer in layers.items():
-            activation = layer.activation if has_kernel(layer) else None
-            if activation is None:
-                others[path] = layer
-                continue
-
-            def activate(x: Tensor, path: str = path, activation: Any = activation) -> Tensor:
-                return activation(pass_on(path, x))
-
-            stack.enter_context(with_activation(layer, activate))
-
-        def watch(path: str, _call: Call, outputs: Any) -> Any:
-            return map_floats(functools.partial(pass_on, path), outputs)
-
-        stack.enter_context(watch_calls(others, watch))
-        yield
 
 
 def _comparable_tensor(outputs: Tensor, in_log: bool) -> Tensor:

@@ -139,6 +139,13 @@ class Inventory:
         return cls(model, {place.path: place for place in places(model)})
 
     @property
+    def normalizations(self) -> dict[str, keras.layers.Layer]:
+        """The batch normalizations, by path."""
+        kind = keras.layers.BatchNormalization
+        layers = {path: place.layer for path, place in self.places.items()}
+        return {path: layer for path, layer in layers.items() if isinstance(layer, kind)}
+
+    @property
     def layers(self) -> list[keras.layers.Layer]:
         """The model and all layers inside."""
         return [self.model, *(place.layer for place in self.places.values())]

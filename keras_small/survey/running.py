@@ -8,7 +8,7 @@ import collections
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import keras
@@ -148,6 +148,15 @@ class Runner:
         with keras.StatelessScope():
             outputs = naming_wrong_ids(self._model, lambda: self._call(inputs))
         return keras.tree.map_structure(ops.convert_to_numpy, outputs)
+
+    def check_failures(self, failures: Mapping[str, str]) -> None:
+        """Refuses layers that could not be watched in a compiled run, which then is none.
+
+        Raises:
+            ValueError: If there are some.
+        """
+        if failures and self.is_compiling:
+            raise ValueError(f"Expected layers that can be watched. Received: {failures}")
 
     def _named_for_graphs(self, inputs: Any) -> Any:
         with rename_for_graphs(self._model):

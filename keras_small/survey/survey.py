@@ -102,10 +102,12 @@ def layer_statistics(survey: Survey) -> dict[str, Statistics]:
         return {path: Statistics() for path in layers}
     tell("running the model on the data")
     model = inventory.model
-    statistics, outputs = observe(model, layers, data.batches, data.arrays, survey.sample)
+    statistics, outputs = observe(
+        model, layers, data.batches, data.arrays, survey.sample, inventory.normalizations
+    )
     for batch, of_batch in zip(data.batches, outputs, strict=False):
         survey.comparison.remember(batch, of_batch)
-    inventory.keep({path: note.failure for path, note in statistics.items() if note.failure})
+    inventory.keep({path: statistics[path].failure for path in layers if statistics[path].failure})
     measure_sensitivity(model, inventory.replaceable_layers, data, statistics, outputs)
     if data.kept_ids is not None:
         _note_renumbering(survey, statistics, data.kept_ids)

@@ -97,34 +97,56 @@ def with_activation(layer: keras.layers.Layer, function: Callable[[Any], Any]) -
 
 @contextlib.contextmanager
 def watch_calls(
-    layers: Mapping[str, keras.layers.Layer], watch: Callable[[str, Call, Any], Any]
+    layers: Mapping[str, keras.layers.Layer],
+    watch: Callable[[str, Call, Any], Any],
+    before_activation: bool = False,
 ) -> Iterator[dict[str, str]]:
     """Makes each layer return `watch(path, call, outputs)` instead of its outputs.
 
     Yields the layers for which this failed, such as those called in a compiled loop, by path, and
     why; they return their own outputs.
+
+    Args:
+        layers: The layers, by path.
+        watch: The function.
+        before_activation: Whether the outputs are those before the activation with which a layer
+            ends; the activation follows. Defaults to `False`.
     """
     failures: dict[str, str] = {}
-    for path, layer in layers.items():
+    activations = {path: _last_activation(x) for path, x in layers.items() if before_activation}
 
-        def call(*args: Any, _path: str = path, _call: Any = layer.call, **kwargs: Any) -> Any:
-            outputs = _call(*args, **kwargs)
-            if _path in failures:
-                return outputs
-            try:
-                return watch(_path, Call(args, kwargs), outputs)
-            except Exception as error:
-                failures[_path] = reason_to_keep(error)
-                return outputs
+    def watched(path: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        activation = activations.get(path)
 
-        layer.call = call
-    try:
-        yield failures
-    except DataError as error:  # to which Keras has added the arguments of the call
-        raise DataError(cause_of(error)) from error
-    finally:
-        for layer in layers.values():
-            del layer.call
+        def watched_call(*args: Any, **kwargs: Any) -> Any:
+            outputs = call(*args, **kwargs)
+            if path not in failures:
+                try:
+                    outputs = watch(path, Call(args, kwargs), outputs)
+                except Exception as error:
+                    failures[path] = reason_to_keep(error)
+            return outputs if activation is None else activation(outputs)
+
+        return watched_call
+
+    with contextlib.ExitStack() as stack:
+        for path, layer in layers.items():
+            if activations.get(path) is not None:
+                stack.enter_context(with_activation(layer, keras.activations.linear))
+            layer.call = watched(path, layer.call)
+        try:
+            yield failures
+        except DataError as error:  # to which Keras has added the arguments of the call
+            raise DataError(cause_of(error)) from error
+        finally:
+            for layer in layers.values():
+                del layer.call
+
+
+def _last_activation(layer: keras.layers.Layer) -> Callable[[Any], Any] | None:
+    """Returns the activation with which a layer of a known kind ends; recurrent ones have none."""
+    last = getattr(layer, "outer", layer)
+    return None if isinstance(last, keras.layers.RNN) else getattr(last, "activation", None)
 
 
 def reason_to_keep(error: Exception) -> str:

@@ -9,9 +9,10 @@ from conformance import to_numpy
 from keras_small import Data, Smaller, Within
 from keras_small.asked.data import spread_batches
 from keras_small.building import biases
-from keras_small.building.biases import bias_of
 from keras_small.planning.plan import make_plan
+from keras_small.survey.calibration import observe
 from keras_small.survey.comparing import Comparison
+from keras_small.survey.output_moments import bias_of
 
 INPUTS = np.random.default_rng(0).normal(0.5, 1, size=(64, 24)).astype("float32")
 IMAGES = np.random.default_rng(0).normal(0.5, 1, size=(32, 6, 6, 4)).astype("float32")
@@ -195,6 +196,11 @@ def test_healing_starts_from_corrected_biases():
     np.testing.assert_allclose(to_numpy(result.model(INPUTS)), before, atol=1e-5)
 
 
+def output_moments(model, layers, batches):
+    statistics, _ = observe(model, {}, batches, normalizations=layers)
+    return {path: statistics[path].output_moments for path in layers}
+
+
 def test_a_layer_may_have_any_name():
     def changes(name):
         first = keras.layers.Dense(4, name=name)
@@ -205,7 +211,7 @@ def test_a_layer_may_have_any_name():
         normal = np.random.default_rng(0).normal
         batches = [normal(size=(32, 4)).astype("float32") for _ in range(2)]
         layers = {name: first, "last": last}
-        expected = biases.moments_of(layers, model, batches)
+        expected = output_moments(model, layers, batches)
         return biases.corrections(layers, model, batches, expected)["last"][1]
 
     for name in ("other", "batch"):
@@ -218,7 +224,7 @@ def test_compiled_corrections_are_those_step_by_step(monkeypatch):
     names = ("first", "second")
     batches = [IMAGES[i : i + 2] for i in range(0, 32, 2)]
     layers = {name: model.get_layer(name) for name in names}
-    expected = biases.moments_of(layers, model, batches)
+    expected = output_moments(model, layers, batches)
     layers = {name: small.get_layer(name) for name in names}
     compiled = biases.corrections(layers, small, batches, expected)
     run = biases.Runner.nested
