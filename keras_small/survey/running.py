@@ -24,10 +24,9 @@ from keras_small.survey.on_backends import compiled, run_through
 from keras_small.survey.watching import Call, watch_calls
 from keras_tnattn.errors import cause_of
 
-# Runs on inputs of the same shapes before compiling, which takes as long as a few runs, pays.
-_EAGER_RUNS = 4
-# This number of runs and more are compiled from the first one on.
-_COMPILED_RUNS = 2 * _EAGER_RUNS
+# Compiling takes as long as a few runs: it pays for this number of runs on inputs of the same
+# shapes. Where fewer are expected they run step by step before the model is compiled.
+_COMPILED_RUNS = 8
 # Texts of many lengths have many shapes: only the first ones are compiled at once.
 _SHAPES_AT_ONCE = 2
 # A functional model that is called step by step keeps the outputs of every layer until the call
@@ -136,7 +135,7 @@ class Runner:
         shapes = tuple((np.shape(x), str(getattr(x, "dtype", ""))) for x in arrays)
         self._runs[shapes] += 1
         at_once = self._at_once and shapes in itertools.islice(self._runs, _SHAPES_AT_ONCE)
-        if self._compiled is not None and (at_once or self._runs[shapes] > _EAGER_RUNS):
+        if self._compiled is not None and (at_once or self._runs[shapes] > _COMPILED_RUNS):
             self.is_compiling = True
             try:
                 with keras.StatelessScope():
