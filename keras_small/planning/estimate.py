@@ -43,7 +43,7 @@ _MODEL_COST = 2**36
 # The same for each layer: an eighth of a second, for roundings of a sample of each width.
 _LAYER_COST = 2**32
 # Runs of the model on all batches: the inputs of the layers, there and back for the gradients, the
-# moments of outputs, two comparisons and a report. Runs of integers take longer.
+# corrections of biases, two comparisons and a report. Runs of integers take longer.
 _PASSES = 15
 # Functions of the model that are compiled; JAX also compiles what runs step by step.
 _PROGRAMS = 8
