@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from compressing import compress
+from keras import ops
 
 from keras_small import Data, Within
 from keras_small.asked.data import CalibrationData
@@ -174,3 +175,17 @@ def test_ids_that_a_table_lacks_are_named_wherever_they_are(row):
     with pytest.raises(ValueError, match=r"ids from 0 to 49 for words. Received: .* to 50$"):
         compress(model, 2.0, data=Batches(ids), verbose=0)
     assert "call" not in vars(model.layers[0])
+
+
+def test_a_layer_that_cannot_be_watched_ends_with_its_activation():
+    def watch(path, call, outputs):
+        assert ops.convert_to_numpy(outputs).min() < 0
+        raise TypeError("no reason")
+
+    layer = keras.layers.Dense(3, activation="relu")
+    rows = RNG.normal(size=(8, 4)).astype("float32")
+    expected = ops.convert_to_numpy(layer(rows))
+    with calibration.watch_calls({"dense": layer}, watch, before_activation=True) as failures:
+        outputs = ops.convert_to_numpy(layer(rows))
+    np.testing.assert_array_equal(outputs, expected)
+    assert "no reason" in failures["dense"]
