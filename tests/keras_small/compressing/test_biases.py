@@ -103,6 +103,16 @@ def test_several_batches_have_the_mean_over_all_rows(rows):
     np.testing.assert_allclose(actual, expected, atol=1e-4)
 
 
+def test_of_many_rows_some_batches_have_the_mean():
+    model = keras.Sequential([keras.Input((24,)), keras.layers.Dense(8)])
+    inputs = np.resize(INPUTS, (512, 24)) * np.linspace(1, 5, 512, dtype="float32")[:, None]
+    small = compress(model, data=Data(inputs, batch_size=16), bits=2, formats=(), verbose=0).model
+    chosen = np.concatenate(spread_batches([inputs[i : i + 16] for i in range(0, 512, 16)]))
+    assert len(chosen) == 256
+    expected, actual = (to_numpy(x(chosen)).mean(axis=0) for x in (model, small))
+    np.testing.assert_allclose(actual, expected, atol=1e-4)
+
+
 def test_the_batches_are_from_all_parts_of_the_data():
     batches = [np.full((32, 1), n) for n in range(32)]
     assert [int(x[0, 0]) for x in spread_batches(batches)] == [0, 4, 8, 12, 16, 20, 24, 28]
