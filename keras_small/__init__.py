@@ -28,6 +28,7 @@ from keras_small.reports.report import Report
 from keras_small.result import CompressionResult
 from keras_small.runtimes.exporting import export
 from keras_small.storage import *  # noqa: F403  what `storage.__all__` lists
+from keras_small.survey.gathering import gather_moments
 from keras_small.survey.replacing import register_presets
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "__version__",
     "compress",
     "export",
+    "gather_moments",
     "load",
     "logits_divergence",
 ]

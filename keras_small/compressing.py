@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from keras_small.asked.data import as_data
-from keras_small.asked.inputs import check_shapes
+from keras_small.asked.inputs import check_model, check_shapes
 from keras_small.asked.progress import printing, tell
 from keras_small.building.builder import Builder, renumbering_of
 from keras_small.building.saving import check_codable
@@ -122,7 +122,7 @@ def compress(
     options = Options(
         bits=bits, formats=formats, filters=filters, for_runtime=for_runtime, coded=coded
     )
-    _check_model(model)
+    check_model(model)
     check_shapes(model, data)
     goal.check(options, data)
     original = Inventory.of(model)
@@ -150,17 +150,4 @@ def compress(
             promised=prepared if isinstance(prepared, PromisedRows) else None,
             coded=coded,
             verbose=verbose,
-        )
-
-
-def _check_model(model: Any) -> None:
-    if not isinstance(model, keras.Model):
-        raise TypeError(
-            f"Expected a keras.Model of the backend {keras.backend.backend()}. "
-            f"Received: model={model!r}"
-        )
-    if not model.built or not model.weights:
-        raise ValueError(
-            "Expected a built model with weights: call it on data, or give it an Input. "
-            f"Received: model={model.name}"
         )

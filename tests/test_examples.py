@@ -108,7 +108,7 @@ def test_ray_reads_many_files(ray_run, tmp_path):
     wide = [keras.layers.Dense(64, "relu"), keras.layers.Dense(4)]
     keras.Sequential([keras.Input((8,)), *wide]).save(tmp_path / "model.keras")
     words = [tmp_path / name for name in ("model.keras", "rows", "small.keras")]
-    assert "error of the outputs on 600 rows" in ray_run("ray_compress", *words, 4)
+    assert "error of the outputs on 300 rows" in ray_run("ray_compress", *words, 4, 2)
     small = keras.models.load_model(tmp_path / "small.keras")
     assert small(np.zeros((1, 8), "float32")).shape == (1, 4)
 

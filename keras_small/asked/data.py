@@ -40,7 +40,7 @@ _CALLS = {
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """Inputs of a model with a batch size, or with ids that may be renumbered.
+    """Inputs of a model with a batch size, ids that may be renumbered, or moments of more rows.
 
     Args:
         inputs: Arrays, or an iterable of batches, as for `data` of `compress`. Frames, sparse
@@ -54,6 +54,10 @@ class Data:
             blocks, and in a coded file the order of its rows; the caller reorders the vocabulary
             by `result.renumbering`. Needs a goal without a metric or a promise, and one integer
             input that a single embedding reads; the ids of other models stay. Default: ids stay.
+        moments: What `gather_moments` returned for other rows, or a sum of that for several shards.
+            It takes the place of what layers read in `inputs`, of which about 1,024 rows are
+            enough then: they measure sensitivities and errors, and move biases. A promise needs
+            `inputs` that are not among the rows of the shards. Default: moments of `inputs`.
 
     Raises:
         ValueError: If a number is not positive, or there are no inputs.
@@ -71,6 +75,7 @@ class Data:
     inputs: Any
     batch_size: int | None = None
     kept_ids: int | None = None
+    moments: Any = None
 
     def __post_init__(self) -> None:
         if self.batch_size is not None:
@@ -243,7 +248,7 @@ class CalibrationData:
         batches: Batches of inputs, of 1,024 rows together or a little more, of one row each until
             `cut` says how many fit. If the rows of a batch are fixed, others are left out.
         small_batches: The same rows in batches for runs that keep the outputs of all layers.
-        kept_ids: As in `Data`.
+        kept_ids, moments: As in `Data`.
 
     Raises:
         ValueError: If there are no rows, or fewer than a batch must have, or the number of arrays
@@ -255,6 +260,7 @@ class CalibrationData:
         self._num_inputs = num_inputs
         self.fixed_rows = fixed_rows
         self.kept_ids = data.kept_ids
+        self.moments = data.moments
         self.arrays: Any = None
         if are_arrays(data.inputs):
             self.arrays = read_arrays(data.inputs, num_inputs)

@@ -10,6 +10,20 @@ from keras_small.asked.data import Data, are_arrays, inputs_and_labels
 from keras_tnattn.typing import Tensors
 
 
+def check_model(model: Any) -> None:
+    """Refuses what is no model of Keras, or one without weights."""
+    if not isinstance(model, keras.Model):
+        raise TypeError(
+            f"Expected a keras.Model of the backend {keras.backend.backend()}. "
+            f"Received: model={model!r}"
+        )
+    if not model.built or not model.weights:
+        raise ValueError(
+            "Expected a built model with weights: call it on data, or give it an Input. "
+            f"Received: model={model.name}"
+        )
+
+
 def symbolic_inputs(model: keras.Model) -> Any:
     """Returns the symbolic inputs of a model, or `None` if it has none."""
     # Keras knows no `input` of a Sequential model that was loaded and never called symbolically.

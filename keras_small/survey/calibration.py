@@ -98,12 +98,14 @@ def observe(
     all_inputs: Any = None,
     example: Any = None,
     normalizations: Mapping[str, keras.layers.Layer] | None = None,
+    shards: int = 1,
 ) -> tuple[dict[str, Statistics], list[list[np.ndarray]]]:
     """Runs a copy of a model on data, and records the inputs of the layers at some paths.
 
     The layers are changed while it runs. The ids of embeddings that read inputs of the model are
     counted in `all_inputs`; default: in the batches. The calls are those of `example`, a few rows;
-    default: of the first batch. Of `normalizations` only the outputs are read.
+    default: of the first batch. Of `normalizations` only the outputs are read. The rows that are
+    drawn for moments are as many as of all `shards` of as many batches each.
 
     Returns:
         The summary of each layer's inputs, and the flattened outputs of the first batches.
@@ -116,7 +118,7 @@ def observe(
     watched = {path: layer for path, layer in layers.items() if not statistics[path].failure}
     watched |= normalizations or {}
     statistics |= {path: Statistics() for path in watched if path not in layers}
-    reader = _Reader(model, watched, batches)
+    reader = _Reader(model, watched, batches, shards)
     spread = set(spread_numbers(batches))
     moments: dict[str, SecondMoment] = {}
     first: list[list[np.ndarray]] = []
@@ -186,6 +188,7 @@ class _Reader:
         model: The model.
         layers: The layers to watch.
         batches: The batches that will be run.
+        shards: How many times as many batches moments are gathered from.
 
     Attributes:
         run: Returns the `outputs` of the model for a batch, `rows` and `ids` by their names, and
@@ -201,11 +204,12 @@ class _Reader:
         model: keras.layers.Layer,
         layers: Mapping[str, keras.layers.Layer],
         batches: Sequence[Any],
+        shards: int,
     ) -> None:
         self._model = model
         self._layers = layers
         self._rows = number_of_rows(batches[0])
-        self._batches = len(batches)
+        self._batches = shards * len(batches)
         self.run = Runner(model, self._read, runs=len(batches))
         self.keys: dict[str, list[str]] = {}
         self.ids: dict[str, list[str]] = {}

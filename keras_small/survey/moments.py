@@ -1,5 +1,8 @@
 """Second moments of the rows that kernels multiply, in half the memory of a matrix."""
 
+import dataclasses
+from collections.abc import Mapping
+
 import numpy as np
 
 from keras_small.storage.latest import remember_latest
@@ -60,6 +63,23 @@ class SecondMoment:
             for block, part in zip(self._blocks, parts, strict=True):
                 block += part
 
+    def __add__(self, other: "SecondMoment") -> "SecondMoment":
+        """Returns the moment of the rows of both."""
+        total = SecondMoment()
+        total.rows = self.rows + other.rows
+        total._fourth_powers = self._fourth_powers + other._fourth_powers
+        total._distinct = self._distinct + other._distinct
+        for moment in (self, other):
+            moment._add_products()
+        pairs = zip(self._blocks, other._blocks, strict=True)
+        total._blocks = [block + part for block, part in pairs]
+        return total
+
+    @property
+    def columns(self) -> int:
+        self._add_products()
+        return sum(map(len, self._blocks))
+
     def is_finite(self) -> bool:
         self._add_products()
         return all(np.isfinite(block).all() for block in self._blocks)
@@ -70,8 +90,7 @@ class SecondMoment:
         return self._new_matrix()
 
     def _new_matrix(self) -> np.ndarray:
-        self._add_products()
-        columns = sum(map(len, self._blocks))
+        columns = self.columns
         matrix = np.empty((columns, columns), self._blocks[0].dtype)
         for number, block in enumerate(self._blocks):
             start = number * _COLUMNS_AT_ONCE
@@ -105,3 +124,28 @@ class SecondMoment:
         if distance <= 0 or self._distinct < 2:
             return 1.0
         return min(max(variance / distance, 0.0), 1.0)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Moments:
+    """What the layers of a model read in some rows; `a + b` is that of the rows of both.
+
+    Attributes:
+        second_moments: The second moments, by the paths of the layers that read the same rows.
+        counts: The number of occurrences of each id, by the paths of tables.
+    """
+
+    second_moments: Mapping[tuple[str, ...], SecondMoment]
+    counts: Mapping[str, np.ndarray]
+
+    def __add__(self, other: "Moments") -> "Moments":
+        mine, others = (x.second_moments.keys() | x.counts.keys() for x in (self, other))
+        if mine != others:
+            raise ValueError(
+                "Expected moments of the same layers. Received: only one of both has "
+                f"{sorted(map(str, mine ^ others))}"
+            )
+        return Moments(
+            {paths: x + other.second_moments[paths] for paths, x in self.second_moments.items()},
+            {path: x + other.counts[path] for path, x in self.counts.items()},
+        )

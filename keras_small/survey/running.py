@@ -224,8 +224,8 @@ def _checking_ids(model: keras.layers.Layer) -> Iterator[None]:
                 table.call = call
 
 
-def cut_to_memory(data: CalibrationData, inventory: Inventory) -> None:
-    """Cuts data into batches that a model takes at once."""
+def cut_to_memory(data: CalibrationData, inventory: Inventory, shards: int = 1) -> None:
+    """Cuts data, one of some shards of equal size, into batches that a model takes at once."""
     if data.fixed_rows is not None:
         return
     size = _bytes_of_outputs(inventory, data.example)
@@ -234,7 +234,7 @@ def cut_to_memory(data: CalibrationData, inventory: Inventory) -> None:
     if keras.backend.backend() != "torch":
         compiled = _rows_within(_COMPILED_FACTOR * _MAXIMUM_BYTES, size)
         # Fewer runs are not compiled.
-        compiled = min(compiled, data.rows // _COMPILED_RUNS)
+        compiled = min(compiled, shards * data.rows // _COMPILED_RUNS)
     data.cut(rows, max(rows, compiled))
 
 

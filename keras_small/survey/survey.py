@@ -17,6 +17,7 @@ from keras_small.survey.comparing import Comparison, Metric
 from keras_small.survey.copying import check_copy, copy_of, share_weights
 from keras_small.survey.inventory import Inventory
 from keras_small.survey.kinds import is_plain_table
+from keras_small.survey.moments import Moments
 from keras_small.survey.running import are_equal, cut_to_memory, outputs_of
 from keras_small.survey.selection import select_layers
 from keras_small.survey.sensitivity import measure_sensitivity
@@ -65,6 +66,7 @@ def survey_of(
     data: Data | None,
     metric: Metric | None,
     selects: Callable[[keras.layers.Layer], bool],
+    shards: int = 1,
 ) -> Survey:
     """Copies a model, finds the layers that can be replaced, and reads the data.
 
@@ -73,6 +75,7 @@ def survey_of(
         data: The data that `compress` got, or `None`.
         metric: The metric of the goal.
         selects: Whether a layer may be replaced.
+        shards: The number of shards of equal size of which the data are one. Defaults to 1.
 
     Raises:
         ValueError: If the model cannot be copied, has weights that are not finite, or the data do
@@ -86,7 +89,7 @@ def survey_of(
     copy = copy_of(original, example)
     share_weights(original, copy)
     if read is not None:
-        cut_to_memory(read, copy)
+        cut_to_memory(read, copy, shards)
     if example is not None:
         check_copy(model, copy.model, example if read is None else read.small_batches[0])
     select_layers(original, copy, selects, example)
@@ -105,6 +108,8 @@ def layer_statistics(survey: Survey) -> dict[str, Statistics]:
     statistics, outputs = observe(
         model, layers, data.batches, data.arrays, survey.sample, inventory.normalizations
     )
+    if data.moments is not None:
+        _use_moments(statistics, data.moments)
     for batch, of_batch in zip(data.batches, outputs, strict=False):
         survey.comparison.remember(batch, of_batch)
     inventory.keep({path: statistics[path].failure for path in layers if statistics[path].failure})
@@ -112,6 +117,28 @@ def layer_statistics(survey: Survey) -> dict[str, Statistics]:
     if data.kept_ids is not None:
         _note_renumbering(survey, statistics, data.kept_ids)
     return statistics
+
+
+def _use_moments(statistics: Mapping[str, Statistics], moments: Moments) -> None:
+    """Puts moments of more rows in the place of those that were observed.
+
+    Raises:
+        ValueError: If they are of another model.
+    """
+    second_moments = {path: x for paths, x in moments.second_moments.items() for path in paths}
+    for path, note in statistics.items():
+        second_moment = second_moments.get(path)
+        counts = moments.counts.get(path)
+        of_moment = [x and x.columns for x in (note.second_moment, second_moment)]
+        of_counts = [None if x is None else len(x) for x in (note.counts, counts)]
+        for expected, received in (of_moment, of_counts):
+            if expected not in (None, received):
+                raise ValueError(
+                    f"Expected moments of this model, of {expected} numbers for the layer {path}. "
+                    f"Received: moments={received}"
+                )
+        note.second_moment = second_moment
+        note.counts = counts
 
 
 def _note_renumbering(survey: Survey, statistics: Mapping[str, Statistics], kept_ids: int) -> None:
