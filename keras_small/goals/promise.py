@@ -125,8 +125,13 @@ class Promise(Goal):
         return math.ceil(math.log1p(-self.confidence) / math.log1p(-self.limit))
 
     def check(self, options: Options, data: Data | None) -> None:
-        inputs = None if data is None else data.inputs
-        if data is None or not are_arrays(inputs):
+        if data is None:
+            raise ValueError(
+                "Expected data together with a promise, which counts answers to their rows. "
+                f"Received: {self.argument}, data=None. Pass rows that the model was not trained on"
+            )
+        inputs = data.inputs
+        if not are_arrays(inputs):
             raise ValueError(
                 "Expected data as arrays together with a promise, because some of their rows are "
                 f"held back. Received: {self.argument}, data={type(inputs).__name__}"

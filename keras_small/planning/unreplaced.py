@@ -129,5 +129,9 @@ def bytes_that_stay(
     text = f"{kept:,} of {size:,} bytes are in layers that are not replaced"
     text += f" ({describe_unreplaced(inventory, reasons)})"
     if size > total:
-        text += f"; loaded once for each that holds them, they are more than {total:,}"
+        text += (
+            f"; these are more than the {total:,} of the model, because Keras loads a layer that "
+            "several hold, such as a TimeDistributed and the model, as a copy for each. Call it "
+            "through one of them"
+        )
     return text

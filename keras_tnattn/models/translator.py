@@ -29,14 +29,16 @@ class Translator(keras.Model):
 
     Args:
         source: The layers of the source: one from ids `(B, S)` to vectors `(B, S, d)`, for instance
-            `TokenEmbedding` with `mask_zero=True`; one that adds position encodings to these; and
-            a list of `TransformerEncoder` layers.
+            `TokenEmbedding` with `mask_zero=True`; one that adds position encodings to these, and
+            for the target takes `start_index`, the position of the first vector, as
+            `SinusoidalPositionEncoding` does; and a list of `TransformerEncoder` layers.
         target: The same of the target, with `TransformerDecoder` layers.
         logits: Layer from `(B, T, d)` to logits `(B, T, V)`.
         dropout: Dropout rate of the embeddings. Defaults to 0.
 
     Raises:
-        ValueError: If a side is not a tuple of an embedding, positions and a list of layers.
+        ValueError: If a side is not a tuple of an embedding, positions and a list of layers, or
+            there are decoders in `source`.
 
     Attributes:
         source_embedding, source_positions, encoders, target_embedding, target_positions, decoders,
@@ -54,6 +56,25 @@ class Translator(keras.Model):
         >>> memory = model.encode(source)
         >>> tuple(model.decode(target, memory, memory_mask=source != 0).shape)
         (1, 2, 120)
+
+        From layers:
+
+        >>> import keras
+        >>> import keras_tnattn as tn
+        >>> from keras_tnattn.models import Translator
+        >>> def attention():
+        ...     return keras.layers.MultiHeadAttention(2, 8)
+        >>> def embedding(size):
+        ...     return tn.TokenEmbedding(size, 16, mask_zero=True)
+        >>> encoders = [tn.TransformerEncoder(attention(), 32)]
+        >>> decoders = [tn.TransformerDecoder(attention(), attention(), 32)]
+        >>> model = Translator(
+        ...     (embedding(100), tn.SinusoidalPositionEncoding(), encoders),
+        ...     (embedding(120), tn.SinusoidalPositionEncoding(), decoders),
+        ...     keras.layers.Dense(120),
+        ... )
+        >>> tuple(model({"source": source, "target": target}).shape)
+        (1, 2, 120)
     """
 
     def __init__(
@@ -69,6 +90,8 @@ class Translator(keras.Model):
         _check_side("target", target)
         source_embedding, source_positions, encoders = source
         target_embedding, target_positions, decoders = target
+        if any(isinstance(layer, TransformerDecoder) for layer in encoders):
+            raise ValueError("Expected encoders in source. Received: a TransformerDecoder")
         dtype = source_embedding.dtype_policy
         source_dropout = keras.layers.Dropout(dropout, name="source_dropout", dtype=dtype)
         target_dropout = keras.layers.Dropout(dropout, name="target_dropout", dtype=dtype)

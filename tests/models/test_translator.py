@@ -42,6 +42,16 @@ def test_a_side_that_is_none_gets_a_clear_error(wrong):
         Translator(source, wrong_side, model.logits)
 
 
+def test_decoders_are_no_encoders():
+    model = make()
+    source, target = (
+        (getattr(model, f"{side}_embedding"), getattr(model, f"{side}_positions"))
+        for side in ("source", "target")
+    )
+    with pytest.raises(ValueError, match=r"encoders in source\. Received: a TransformerDecoder"):
+        Translator((*source, model.decoders), (*target, model.decoders), model.logits)
+
+
 def test_a_config_has_the_layers_of_each_side():
     model = make(num_layers=2)
     again = type(model).from_config(model.get_config())

@@ -32,7 +32,8 @@ def language_model():
 
 def gathered(model, rows, **options):
     parts = [
-        gather_moments(model, Data(part, **options), SHARDS) for part in np.array_split(rows, SHARDS)
+        gather_moments(model, Data(part, **options), SHARDS)
+        for part in np.array_split(rows, SHARDS)
     ]
     return functools.reduce(operator.add, pickle.loads(pickle.dumps(parts)))
 
@@ -103,9 +104,9 @@ def test_moments_of_other_models_are_refused():
     moments = gather_moments(narrow, rows[:, :16])
     with pytest.raises(ValueError, match=r"32 numbers for the layer dense\. Received: moments=16"):
         compress(wide, 2, data=Data(rows, moments=moments))
-    with pytest.raises(ValueError, match="of the same layers.*dense.*other"):
+    with pytest.raises(ValueError, match=r"of the same layers.*dense.*other"):
         moments + gather_moments(other, rows)
-    with pytest.raises(ValueError, match="layer other. Received: moments=None"):
+    with pytest.raises(ValueError, match=r"layer other\. Received: moments=None"):
         compress(other, 2, data=Data(rows, moments=moments))
     with pytest.raises(ValueError, match="data=None"):
         gather_moments(wide, None)

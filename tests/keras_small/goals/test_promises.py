@@ -280,7 +280,7 @@ def test_candidates_are_ordered_from_the_safest():
             {"goal": Promise(max_flips=0.1, confidence=0.99), "data": ROWS[:87]},
             "88 rows.*44 to count.*87 rows",
         ),
-        ({"data": None}, "max_flips=0.01, data=NoneType"),
+        ({"data": None}, "max_flips=0.01, data=None. Pass rows"),
         ({"data": iter([ROWS])}, "as arrays.*data=list_iterator"),
         ({"goal": Promise(max_flips=0.1), "data": ROWS[:, :3]}, "do not fit"),
         ({"data": Data(ROWS, kept_ids=2)}, "kept_ids=2, max_flips=0.01"),
