@@ -8,8 +8,6 @@ returns what the layers read, their second moments; the sum makes the model 8 ti
 worker has to read `model.keras`.
 """
 
-import functools
-import operator
 import sys
 
 import keras
@@ -25,7 +23,7 @@ def gather(model, workers, *tables):
 
 
 def as_rows(tables):
-    return np.concatenate([table.to_numpy("float32") for table in tables])
+    return np.concatenate([table.to_numpy("float32") for table in tables if len(table)])
 
 
 def main(model, files, small, target, workers=2, rows_each=1000):
@@ -35,9 +33,8 @@ def main(model, files, small, target, workers=2, rows_each=1000):
     shards = dataset.random_sample(share, seed=0).split(workers, equal=True)
     tables = [shard.to_pandas_refs() for shard in shards]  # stay where they are
     moments = ray.get([gather.remote(model, workers, *shard) for shard in tables])
-    data = keras_small.Data(
-        as_rows(ray.get(tables[0])), moments=functools.reduce(operator.add, moments)
-    )
+    sample = as_rows(ray.get(tables[0]))
+    data = keras_small.Data(sample, moments=sum(moments[1:], moments[0]))
     result = keras_small.compress(keras.models.load_model(model), float(target), data=data)
     result.save(small)
     print(result.report)

@@ -54,10 +54,11 @@ class Data:
             blocks, and in a coded file the order of its rows; the caller reorders the vocabulary
             by `result.renumbering`. Needs a goal without a metric or a promise, and one integer
             input that a single embedding reads; the ids of other models stay. Default: ids stay.
-        moments: What `gather_moments` returned for other rows, or a sum of that for several shards.
-            It takes the place of what layers read in `inputs`, of which about 1,024 rows are
-            enough then: they measure sensitivities and errors, and move biases. A promise needs
-            `inputs` that are not among the rows of the shards. Default: moments of `inputs`.
+        moments: What `gather_moments` returned for a model of the same weights and layer names and
+            for other rows, or a sum of that for several shards. It takes the place of what layers
+            read in `inputs`, of which about 1,024 rows are enough then: they measure sensitivities
+            and errors, and move biases. A promise needs `inputs` that are not among the rows of the
+            shards. Default: moments of `inputs`.
 
     Raises:
         ValueError: If a number is not positive, or there are no inputs.

@@ -25,7 +25,6 @@ from keras_small.storage.layer_chain import LayerChain
 from keras_small.storage.packed_matrix import PackedMatrix
 from keras_small.storage.quantized_embeddings import QuantizedLowRankEmbedding
 from keras_small.storage.recurrent import cells_of
-from keras_small.survey.on_backends import at_once
 from keras_tnattn.typing import Tensor
 
 
@@ -36,11 +35,6 @@ class Rounding:
     variable: keras.Variable
     layer: IntegerKernels
     name: str
-
-    @property
-    def stored(self) -> list[keras.Variable]:
-        """The variables with the integers, among others."""
-        return self.layer.weights
 
     def restored_floats(self) -> Tensor:
         """Returns the floats that the integers stand for."""
@@ -62,11 +56,6 @@ class BlockRounding:
     variable: keras.Variable
     layer: AdaptiveEmbedding
     number: int
-
-    @property
-    def stored(self) -> list[keras.Variable]:
-        """The variables with the integers, among others."""
-        return self.layer.weights
 
     def restored_floats(self) -> Tensor:
         """Returns the floats that the integers stand for."""
@@ -100,11 +89,6 @@ class FactorRounding:
 
     variable: keras.Variable
     packed: PackedMatrix
-
-    @property
-    def stored(self) -> list[keras.Variable]:
-        """The variables with the integers, among others."""
-        return self.packed.weights
 
     def restored_floats(self) -> Tensor:
         """Returns the floats that the integers stand for."""
@@ -152,7 +136,7 @@ def _parts(layer: keras.layers.Layer) -> Sequence[keras.layers.Layer]:
 def start_from_integers(kernels: Sequence[AnyRounding]) -> None:
     """Sets the floats to those that the integers stand for."""
     for kernel in kernels:
-        kernel.variable.assign(at_once(kernel.restored_floats, kernel.stored))
+        kernel.variable.assign(kernel.restored_floats())
 
 
 def rounded_values(

@@ -110,14 +110,13 @@ def observe(
     Returns:
         The summary of each layer's inputs, and the flattened outputs of the first batches.
     """
-    statistics = {path: Statistics() for path in layers}
-    calls, failures = _first_calls(model, layers, batches[0] if example is None else example)
+    watched = {**layers, **(normalizations or {})}
+    statistics = {path: Statistics() for path in watched}
+    calls, failures = _first_calls(model, watched, batches[0] if example is None else example)
     for path, note in statistics.items():
-        note.call = calls.get(path)
+        note.call = calls.get(path) if path in layers else None
         note.failure = failures.get(path, "" if path in calls else "never called on the data")
-    watched = {path: layer for path, layer in layers.items() if not statistics[path].failure}
-    watched |= normalizations or {}
-    statistics |= {path: Statistics() for path in watched if path not in layers}
+    watched = {path: layer for path, layer in watched.items() if not statistics[path].failure}
     reader = _Reader(model, watched, batches, shards)
     spread = set(spread_numbers(batches))
     moments: dict[str, SecondMoment] = {}

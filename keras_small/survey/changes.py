@@ -65,8 +65,9 @@ class _Changes(abc.ABC):
         def watch(path: str, _call: Call, outputs: Any) -> Any:
             return map_floats(functools.partial(change, path), outputs)
 
-        with watch_calls(self._layers, watch, before_activation=True):
+        with watch_calls(self._layers, watch, before_activation=True) as failures:
             outputs = self._model(batch, training=False)
+        self._run.check_failures(failures)
         pairs = zip(numbers_of(outputs), self._in_logs, strict=True)
         return [_comparable_tensor(x, in_log) for x, in_log in pairs]
 

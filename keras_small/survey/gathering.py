@@ -17,19 +17,22 @@ from keras_tnattn.checks import check_int
 def gather_moments(model: keras.Model, data: Any, shards: int = 1) -> Moments:
     """Returns what the layers of a model read in a shard of the rows, for `Data(moments=...)`.
 
-    Each of several processes, on this machine or others, loads the model and gathers the moments of
-    its shard; their sum is that of all rows. Of each shard about 1,024 rows are drawn, as
-    `compress` does; ids of arrays are counted in all rows. The sum is equal, but for rounding, to
-    the moments of one process if each shard has the same number of whole batches.
+    Each of several processes, on this machine or others, loads the model from the same file and
+    gathers the moments of its shard. About 1,024 rows of a shard are read, as `compress` reads
+    them; ids of arrays are counted in all rows. The sum is equal, but for rounding, to the moments
+    of one process that reads the same rows, if each shard has the same number of whole batches.
+    That the weights of the models differ is not noticed.
 
     Args:
         model: As for `compress`; the same in all processes.
         data: The rows of the shard, as for `compress`.
-        shards: The number of shards, of equal size. Of long inputs, fewer positions are drawn the
-            more shards there are. Defaults to 1.
+        shards: The number of shards, which should have equally many rows. Of long inputs and of
+            pictures, each then draws its part of the positions that one process would. Defaults
+            to 1: all of them, which takes longer.
 
     Returns:
-        The moments, which can be pickled, and added by `+`.
+        The moments, which can be pickled, and added by `+`: half a matrix `(I, I)` of float32 for
+        the `I` numbers of a row that each layer reads.
 
     Raises:
         ValueError: If the model or the data cannot be used, as in `compress`.
@@ -47,8 +50,9 @@ def gather_moments(model: keras.Model, data: Any, shards: int = 1) -> Moments:
     check_int("shards", shards)
     check_model(model)
     given = as_data(data)
-    if given is None:
-        raise ValueError("Expected rows to gather moments from. Received: data=None")
+    if given is None or given.moments is not None:
+        received = "data=None" if given is None else "a Data that has moments"
+        raise ValueError(f"Expected rows to gather moments from. Received: {received}")
     check_shapes(model, given)
     original = Inventory.of(model)
     check_lambdas(original)

@@ -139,13 +139,19 @@ class Moments:
     counts: Mapping[str, np.ndarray]
 
     def __add__(self, other: "Moments") -> "Moments":
-        mine, others = (x.second_moments.keys() | x.counts.keys() for x in (self, other))
+        mine, others = self._sizes(), other._sizes()
         if mine != others:
+            names = sorted(x for x in mine | others if mine.get(x) != others.get(x))
             raise ValueError(
-                "Expected moments of the same layers. Received: only one of both has "
-                f"{sorted(map(str, mine ^ others))}"
+                "Expected moments of one model, which each process loads from the same file. "
+                f"Received: other sizes, or only in one of both: {', '.join(names)}"
             )
         return Moments(
             {paths: x + other.second_moments[paths] for paths, x in self.second_moments.items()},
             {path: x + other.counts[path] for path, x in self.counts.items()},
         )
+
+    def _sizes(self) -> dict[str, int]:
+        """Returns the columns of each second moment, and the ids of each table, by name."""
+        moments = {", ".join(paths): x.columns for paths, x in self.second_moments.items()}
+        return moments | {f"ids of {path}": len(x) for path, x in self.counts.items()}

@@ -44,15 +44,6 @@ def compiled(
     return None
 
 
-def at_once(function: Callable[[], Any], variables: Sequence[keras.Variable]) -> Any:
-    """Returns what a function of some variables returns.
-
-    JAX compiles it as one program, where step by step it would compile each operation.
-    """
-    run = compiled(lambda _: function(), variables) if keras.backend.backend() == "jax" else None
-    return function() if run is None else run(())
-
-
 def run_through(function: Callable[[Any], Any], inputs: Any) -> None:
     """Calls a function of tensors for what it notes on the way.
 

@@ -233,7 +233,7 @@ def cut_to_memory(data: CalibrationData, inventory: Inventory, shards: int = 1) 
     compiled = rows
     if keras.backend.backend() != "torch":
         compiled = _rows_within(_COMPILED_FACTOR * _MAXIMUM_BYTES, size)
-        # Fewer runs are not compiled.
+        # Fewer runs are not compiled. Shards together have as many as one process.
         compiled = min(compiled, shards * data.rows // _COMPILED_RUNS)
     data.cut(rows, max(rows, compiled))
 

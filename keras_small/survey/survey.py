@@ -78,12 +78,14 @@ def survey_of(
         shards: The number of shards of equal size of which the data are one. Defaults to 1.
 
     Raises:
+        TypeError: If the data have moments that are none.
         ValueError: If the model cannot be copied, has weights that are not finite, or the data do
             not fit it.
     """
     model = original.model
     read = None
     if data is not None:
+        _check_moments(data.moments)
         read = CalibrationData(data, number_of_inputs(model), fixed_rows(model))
     example = example_inputs(model) if read is None else read.example
     copy = copy_of(original, example)
@@ -119,6 +121,14 @@ def layer_statistics(survey: Survey) -> dict[str, Statistics]:
     return statistics
 
 
+def _check_moments(moments: Any) -> None:
+    if moments is not None and not isinstance(moments, Moments):
+        raise TypeError(
+            "Expected what gather_moments returns, or a sum such as sum(others, first). "
+            f"Received: moments of type {type(moments).__name__}"
+        )
+
+
 def _use_moments(statistics: Mapping[str, Statistics], moments: Moments) -> None:
     """Puts moments of more rows in the place of those that were observed.
 
@@ -134,8 +144,9 @@ def _use_moments(statistics: Mapping[str, Statistics], moments: Moments) -> None
         for expected, received in (of_moment, of_counts):
             if expected not in (None, received):
                 raise ValueError(
-                    f"Expected moments of this model, of {expected} numbers for the layer {path}. "
-                    f"Received: moments={received}"
+                    "Expected moments of this model, loaded from the same file in each process: "
+                    f"of {expected} numbers for the layer {path}. "
+                    f"Received: {'none' if received is None else received}"
                 )
         note.second_moment = second_moment
         note.counts = counts

@@ -38,7 +38,7 @@ class Translator(keras.Model):
 
     Raises:
         ValueError: If a side is not a tuple of an embedding, positions and a list of layers, or
-            there are decoders in `source`.
+            there are decoders in `source` or encoders in `target`.
 
     Attributes:
         source_embedding, source_positions, encoders, target_embedding, target_positions, decoders,
@@ -92,6 +92,8 @@ class Translator(keras.Model):
         target_embedding, target_positions, decoders = target
         if any(isinstance(layer, TransformerDecoder) for layer in encoders):
             raise ValueError("Expected encoders in source. Received: a TransformerDecoder")
+        if any(isinstance(layer, TransformerEncoder) for layer in decoders):
+            raise ValueError("Expected decoders in target. Received: a TransformerEncoder")
         dtype = source_embedding.dtype_policy
         source_dropout = keras.layers.Dropout(dropout, name="source_dropout", dtype=dtype)
         target_dropout = keras.layers.Dropout(dropout, name="target_dropout", dtype=dtype)

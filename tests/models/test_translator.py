@@ -50,6 +50,8 @@ def test_decoders_are_no_encoders():
     )
     with pytest.raises(ValueError, match=r"encoders in source\. Received: a TransformerDecoder"):
         Translator((*source, model.decoders), (*target, model.decoders), model.logits)
+    with pytest.raises(ValueError, match=r"decoders in target\. Received: a TransformerEncoder"):
+        Translator((*source, model.encoders), (*target, model.encoders), model.logits)
 
 
 def test_a_config_has_the_layers_of_each_side():

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from compressing import compress
 from conformance import to_numpy
+from keras import ops
 
 from keras_small import Data, Smaller, Within
 from keras_small.asked.data import spread_batches
@@ -248,3 +249,30 @@ def test_compiled_corrections_are_those_step_by_step(monkeypatch):
     for name in names:
         for actual, wanted in zip(compiled[name], single[name], strict=True):
             np.testing.assert_allclose(actual, wanted, rtol=1e-3, atol=1e-4)
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class NormalizingCell(keras.layers.Layer):
+    """A recurrent cell with a batch normalization, which runs in a compiled loop."""
+
+    state_size = 6
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.norm = keras.layers.BatchNormalization()
+
+    def build(self, input_shape):
+        self.norm.build((None, 6))
+
+    def call(self, inputs, states, training=False):
+        state = ops.tanh(self.norm(inputs + states[0], training=False))
+        return state, [state]
+
+
+@pytest.mark.parametrize("goal", [None, 3])
+def test_normalizations_in_a_loop_are_not_corrected(goal):
+    rows = np.random.default_rng(0).normal(size=(40, 5, 6)).astype("float32")
+    inputs = keras.Input((5, 6))
+    states = keras.layers.RNN(NormalizingCell())(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(64)(keras.layers.Dense(64)(states)))
+    assert compress(model, goal, data=rows, verbose=0).report.error < 0.1
