@@ -59,6 +59,9 @@ _MOVING = (
     "Unsqueeze",
 )
 _POSITIVE = ("Relu", "Sigmoid", "Softmax", "Softplus")
+# The zero of integers that are made here. Those without a sign are right everywhere: processors
+# without VNNI add two products with int8 in 16 bits, which overflow.
+_ZERO = np.uint8(128)
 # A row whose largest number is smaller is divided by this.
 _MINIMUM_ROW_SIZE = np.float32(1e-30)
 
@@ -283,12 +286,11 @@ class MatrixWriter:
         sizes = self.add(node, "ReduceMax", sizes, self.constant(np.array([2])), keepdims=0)
         scales = self.add(node, "Max", sizes, self.constant(_MINIMUM_ROW_SIZE))
         scales = self.add(node, "Div", scales, self.constant(np.float32(127)))
-        zero = self.add(node, "Cast", self.add(node, "Sub", scales, scales), to=ir.DataType.INT8)
-        vectors = [
-            self.add(node, "Squeeze", x, self.constant(np.array([0]))) for x in (scales, zero)
-        ]
+        zeros = np.full(kernel.shape[:2], _ZERO)
         columns = self.add(node, "Transpose", kernel, perm=[0, 2, 1])
-        return self.add(node, "QuantizeLinear", columns, *vectors, axis=2), scales, zero
+        vector = self.add(node, "Squeeze", scales, self.constant(np.array([0])))
+        numbers = self.add(node, "QuantizeLinear", columns, vector, self.constant(zeros[0]), axis=2)
+        return numbers, scales, self.constant(zeros)
 
     def _product(
         self, node: Any, view: _View, matrix: StoredMatrix, inputs: Inputs
@@ -304,8 +306,7 @@ class MatrixWriter:
         run = _run_length(view, axis=0)
         if rounds_inputs and rows * columns >= _MINIMUM_BY_COLUMN:
             if bits == 8 and run == rows:
-                signed = [(x ^ 128).view("int8") for x in (view[0], view[2][0].astype("uint8"))]
-                numbers, zeros = map(self.constant, signed)
+                numbers, zeros = map(self.constant, (view.numbers, view.zeros[0].astype("uint8")))
                 return _Written(self._by_column(node, numbers, view.scales[0], zeros, inputs))
             is_slow = rows * columns < _MINIMUM_BLOCKED or _block(run, rows) is None
             if (
@@ -354,24 +355,25 @@ class MatrixWriter:
         ) / np.float32(127)
         rows, columns = view.numbers.shape
         run = _run_length(view, axis=0)
+        zeros = self.constant(np.full(columns, _ZERO))
         if rows % run:
-            zeros = self.constant(np.zeros(columns, "int8"))
             operands = (node.inputs[1], self.constant(scales), zeros)
             numbers = self.add(node, "QuantizeLinear", *operands, axis=1)
             return self._by_column(node, numbers, scales, zeros, inputs)
         groups = _View(*(array.reshape(-1, run, columns) for array in view))
         kind = ml_dtypes.uint4 if bits <= 4 else np.uint8
-        integers, zeros = (
-            self.first("Cast", self.constant(array.astype(kind)), to=ir.DataType.FLOAT)
-            for array in (groups.numbers, groups.zeros[:, :1])
+        centered = self.first(
+            "Sub",
+            *(
+                self.first("Cast", self.constant(array.astype(kind)), to=ir.DataType.FLOAT)
+                for array in (groups.numbers, groups.zeros[:, :1])
+            ),
         )
         steps = self.first("Div", self.constant(scales), self._scales(groups.scales[:, :1]))
-        centered = self.first("Sub", integers, zeros)
-        numbers = self.first(
-            "QuantizeLinear", centered, steps, axis=1, block_size=run, output_dtype=ir.DataType.INT8
-        )
+        shape = self.constant(np.array([rows // run, 1, columns]))
+        zero = self.first("Expand", self.constant(_ZERO), shape)
+        numbers = self.first("QuantizeLinear", centered, steps, zero, axis=1, block_size=run)
         numbers = self._reshape(numbers, (rows, columns))
-        zeros = self.constant(np.zeros(columns, "int8"))
         return self._by_column(node, numbers, scales, zeros, inputs)
 
     def _by_column(

@@ -101,6 +101,19 @@ def test_products(bits, group_size, rows, operation):
     assert relative_error(output, expected) < 1e-5
 
 
+@pytest.mark.parametrize("group_size", [1000, 20])
+def test_products_of_large_integers_do_not_overflow(group_size):
+    signs = np.random.default_rng(0).choice([-1, 1], (100, 24))
+    numbers = (128 + 127 * signs).astype("uint8")
+    groups = -(-100 // group_size)
+    scales = np.ones((groups, 24), "float32")
+    matrix = StoredMatrix(numbers, scales, 128 * scales, 8, group_size, 0, (100, 24), (0, 1))
+    inputs = np.random.default_rng(1).uniform(0.5, 1, (3, 100)).astype("float32")
+    output, counts, _ = run(matrix, product, inputs)
+    assert counts["DynamicQuantizeMatMul"] == 1
+    assert relative_error(output, inputs @ (127.0 * signs)) < 0.011
+
+
 def test_a_product_of_weights_is_formed_once():
     matrix, values = stored(96, 24, 8, 96)
     left, inputs = np.random.default_rng(1).normal(size=(2, 32, 96)).astype("float32")
