@@ -290,7 +290,7 @@ def minimum_exact(
         error_of: Function from the names of exact ones to the error of the file.
         bound: The largest error.
     """
-    if error_of(frozenset()) <= bound:
+    if not names or error_of(frozenset()) <= bound:
         return frozenset()
     size = -(-len(names) // _MAXIMUM_GROUPS)
     groups = [frozenset(names[n : n + size]) for n in range(0, len(names), size)]
