@@ -1,7 +1,7 @@
 """Convolutions of ONNX files with integers, in the form that ONNX Runtime merges.
 
 `DequantizeLinear` before and `QuantizeLinear` after a `Conv` make it a product of integers: uint8
-with one scale for a tensor, kernels of int8 with a scale for each channel, biases of int32. What
+with one scale for a tensor, kernels of uint8 with a scale for each channel, biases of int32. What
 follows it, a normalization and ReLU, becomes part of the kernel, the bias and the range; zeros
 around its inputs become padding. Operations that only choose or move numbers keep their scales.
 
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from keras_small.runtimes.onnx_kernels import MatrixWriter, uses_of
+from keras_small.runtimes.onnx_kernels import ZERO, MatrixWriter, uses_of
 from keras_small.storage.stand_ins import StoredMatrix
 from keras_tnattn.typing import Shape
 
@@ -146,9 +146,9 @@ class Convolution:
         # The integers of the bias have these scales, too, times that of the inputs.
         minimum = np.abs(self.bias) / (source.scale * _LARGEST_BIAS)
         scales = np.maximum(scales, np.maximum(minimum, _MINIMUM_SCALE)).astype("float32")
-        zeros = writer.constant(np.zeros(outputs, "int8"))
+        zeros = writer.constant(np.full(outputs, ZERO))
         integers = np.rint(kernel / scales.reshape(by_output)).clip(-128, 127)
-        numbers = writer.constant(integers.astype("int8"))
+        numbers = writer.constant((integers + ZERO).astype("uint8"))
         change = (kernel - integers * scales.reshape(by_output)).reshape(*kernel.shape[:2], -1)
         groups = means.reshape(-1, kernel.shape[1])
         of_output = np.repeat(groups, outputs // len(groups), axis=0)

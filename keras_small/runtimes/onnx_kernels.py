@@ -8,7 +8,7 @@ The readers of a matrix and its number of entries decide upon its form:
 | `MatMul` of rows | 2^18 | up to 8 bits, in blocks | `MatMulNBits` |
 | `MatMul` | 2^16 | others | `DynamicQuantizeMatMul` with 8 bits made of them on loading |
 | `LSTM` | 2^16, of both kernels | any | `DynamicQuantizeLSTM`, likewise |
-| `Conv` | any, with data | any | int8 by channel, as `onnx_convolutions` says |
+| `Conv` | any, with data | any | uint8 by channel, as `onnx_convolutions` says |
 | `Gather` | any, rows of 16 and more | 4 or 8 bits | `GatherBlockQuantized` |
 | others | any | up to 8 bits | integers that are restored when the file is loaded |
 
@@ -61,7 +61,7 @@ _MOVING = (
 _POSITIVE = ("Relu", "Sigmoid", "Softmax", "Softplus")
 # The zero of integers that are made here. Those without a sign are right everywhere: processors
 # without VNNI add two products with int8 in 16 bits, which overflow.
-_ZERO = np.uint8(128)
+ZERO = np.uint8(128)
 # A row whose largest number is smaller is divided by this.
 _MINIMUM_ROW_SIZE = np.float32(1e-30)
 
@@ -286,7 +286,7 @@ class MatrixWriter:
         sizes = self.add(node, "ReduceMax", sizes, self.constant(np.array([2])), keepdims=0)
         scales = self.add(node, "Max", sizes, self.constant(_MINIMUM_ROW_SIZE))
         scales = self.add(node, "Div", scales, self.constant(np.float32(127)))
-        zeros = np.full(kernel.shape[:2], _ZERO)
+        zeros = np.full(kernel.shape[:2], ZERO)
         columns = self.add(node, "Transpose", kernel, perm=[0, 2, 1])
         vector = self.add(node, "Squeeze", scales, self.constant(np.array([0])))
         numbers = self.add(node, "QuantizeLinear", columns, vector, self.constant(zeros[0]), axis=2)
@@ -355,7 +355,7 @@ class MatrixWriter:
         ) / np.float32(127)
         rows, columns = view.numbers.shape
         run = _run_length(view, axis=0)
-        zeros = self.constant(np.full(columns, _ZERO))
+        zeros = self.constant(np.full(columns, ZERO))
         if rows % run:
             operands = (node.inputs[1], self.constant(scales), zeros)
             numbers = self.add(node, "QuantizeLinear", *operands, axis=1)
@@ -371,7 +371,7 @@ class MatrixWriter:
         )
         steps = self.first("Div", self.constant(scales), self._scales(groups.scales[:, :1]))
         shape = self.constant(np.array([rows // run, 1, columns]))
-        zero = self.first("Expand", self.constant(_ZERO), shape)
+        zero = self.first("Expand", self.constant(ZERO), shape)
         numbers = self.first("QuantizeLinear", centered, steps, zero, axis=1, block_size=run)
         numbers = self._reshape(numbers, (rows, columns))
         return self._by_column(node, numbers, scales, zeros, inputs)

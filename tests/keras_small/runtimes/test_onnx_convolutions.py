@@ -116,13 +116,13 @@ def test_integers_of_bytes_stay_what_they_are(bits, tmp_path, capsys):
     assert errors[1] < 1e-5 < errors[0] < 0.012
     file = onnx.load(tmp_path / "x.onnx")
     arrays = [onnx.numpy_helper.to_array(x) for x in file.graph.initializer]
-    (kernel,) = (x for x in arrays if x.dtype == np.int8 and x.ndim == 4)
+    (kernel,) = (x for x in arrays if x.dtype == np.uint8 and x.ndim == 4)
     (matrix,) = result.model.get_layer("first").stored_matrices().values()
     if bits == 8:
         integers = matrix.arranged(matrix.numbers).astype(int).transpose(3, 2, 0, 1) - 128
         assert set(matrix.zeros.ravel()) == {128}
         signs = np.where(np.arange(16) % 3, 1, -1)[:, None, None, None]
-        np.testing.assert_array_equal(kernel, (signs * integers).clip(-128, 127))
+        np.testing.assert_array_equal(kernel, (signs * integers).clip(-128, 127) + 128)
 
 
 def test_integers_of_kernels_change_no_mean(tmp_path):
