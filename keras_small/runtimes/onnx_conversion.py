@@ -15,6 +15,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
 from keras_small.runtimes.computation import Computation
+from keras_small.runtimes.normalizations import known_normalizations
 from keras_small.runtimes.recurrent import fused_loops
 from keras_small.runtimes.tracing import Traced, as_function, quiet, unique_names
 from keras_small.storage.stand_ins import StoredMatrix
@@ -43,7 +44,7 @@ def convert(wanted: Computation, with_products: bool = True) -> Converted:
         with_products: Whether recurrent layers whose kernels are products of integers are one
             operation, too. Defaults to `True`.
     """
-    with fused_loops(wanted.model, with_products):
+    with fused_loops(wanted.model, with_products), known_normalizations(wanted.model):
         traced = wanted.trace(_why_not_held)
     return Converted(traced, _onnx_model(traced))
 
@@ -78,6 +79,7 @@ def _onnx_model(model: Traced) -> ir.Model:
                 custom_op_handlers={
                     "CudnnRNNV3": (_convert_recurrent, []),
                     "Einsum": (_convert_einsum, []),
+                    "Erfc": (_convert_erfc, []),
                     "FloorDiv": (_convert_quotient, []),
                     "FloorMod": (_convert_remainder, []),
                     "Reshape": (_convert_reshape, []),
@@ -181,6 +183,8 @@ def _convert_einsum(context: Any, node: Any, name: str, arguments: Any) -> None:
 
     labels = re.fullmatch(r"(\w+),(\w+)->(\w+)", node.get_attr_value("equation").decode())
     inputs, kernel, result = labels.groups() if labels else ("", "", "")
+    if _convert_products(context, node, inputs, kernel, result):
+        return
     sizes = dict(zip(kernel, context.get_shape(node.input[1]) or (), strict=False))
     summed = "".join(label for label in inputs if label in kernel and label not in result)
     lead = inputs.removesuffix(summed)
@@ -213,6 +217,56 @@ def _convert_einsum(context: Any, node: Any, name: str, arguments: Any) -> None:
         del node.attr[attribute]
     unfolded = const([*same_sizes, *(sizes[label] for label in kept)])
     context.replace_inputs(node, [product, unfolded])
+
+
+def _convert_products(context: Any, node: Any, left: str, right: str, result: str) -> bool:
+    """Converts a sum over one axis of two tensors, of matrices in a row, as those of heads are."""
+    batch = "".join(x for x in result if x in left and x in right)
+    ends = "".join(x for x in result if x not in batch)
+    summed = "".join(x for x in left if x in right and x not in result)
+    first, second = node.input
+    if ends[:1] in right:
+        left, right, first, second = right, left, second, first
+    if not batch or len(ends) != 2 or len(summed) != 1:
+        return False
+    rows, columns = ends
+    orders = ((left, batch + rows + summed), (right, batch + summed + columns))
+    if any(sorted(labels) != sorted(order) for labels, order in orders):
+        return False
+    matrices = [
+        context.make_node("Transpose", [x], attr={"perm": list(map(labels.index, order))}).output[0]
+        for x, (labels, order) in zip((first, second), orders, strict=True)
+    ]
+    product = context.make_node("MatMul", matrices).output[0]
+    for attribute in list(node.attr):
+        del node.attr[attribute]
+    node.type = "Transpose"
+    node.set_attr("perm", list(map((batch + ends).index, result)))
+    context.replace_inputs(node, [product])
+    return True
+
+
+def _convert_erfc(context: Any, node: Any, name: str, arguments: Any) -> None:
+    """Converts `erfc(x)` to `1 - erf(x)`.
+
+    That of gelu, `erfc(-x / sqrt(2))`, becomes `erf(x / sqrt(2)) + 1`, which runtimes know.
+    """
+    from tf2onnx.utils import make_name
+
+    def const(number: float) -> str:
+        return context.make_const(make_name("number"), np.float32(number)).output[0]
+
+    source = node.input[0]
+    is_of_gelu = False
+    if node.inputs[0].type == "Mul":
+        negative, factor = node.inputs[0].inputs
+        if negative.type == "Neg" and factor.is_const():
+            is_of_gelu = np.allclose(factor.get_tensor_value(as_list=False), math.sqrt(0.5))
+    if is_of_gelu:
+        source = context.make_node("Div", [negative.input[0], const(math.sqrt(2))]).output[0]
+    erf = context.make_node("Erf", [source]).output[0]
+    node.type = "Add" if is_of_gelu else "Sub"
+    context.replace_inputs(node, [erf, const(1)] if is_of_gelu else [const(1), erf])
 
 
 def _convert_recurrent(context: Any, node: Any, name: str, arguments: Any) -> None:
@@ -297,10 +351,9 @@ def _convert_choice(context: Any, node: Any, name: str, arguments: Any) -> None:
 
 
 def _with_known_operations(model: Traced) -> Any:
-    """Replaces operations that the converter lacks.
+    """Replaces updates of one index of an axis, which the converter lacks.
 
-    `erfc(x)` becomes `1 - erf(x)`, and an update of one index of an axis a choice between the old
-    and the new values.
+    They become choices between the old and the new values.
     """
     import tensorflow as tf
 
@@ -322,12 +375,7 @@ def _with_known_operations(model: Traced) -> Any:
         return name
 
     for node in graph.node:
-        if node.op == "Erfc":
-            dtype = tf.as_dtype(node.attr["T"].type)
-            one = number(f"{node.name}/one", 1, dtype)
-            erf = add("Erf", f"{node.name}/erf", node.input, T=dtype)
-            add("Sub", node.name, [one, erf], T=dtype)
-        elif node.op == "XlaDynamicUpdateSlice":
+        if node.op == "XlaDynamicUpdateSlice":
             old, new, start = tensors.get_operation_by_name(node.name).inputs
             sizes = zip(new.shape, old.shape, strict=True)
             axis = [n for n, (new_size, size) in enumerate(sizes) if new_size == 1 != size]

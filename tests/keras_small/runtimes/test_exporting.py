@@ -542,6 +542,25 @@ def test_a_file_computes_what_the_model_does(name, form, tmp_path):
     export(CONVERTED[name](), tmp_path / f"model{SUFFIXES[form]}")  # compares the outputs
 
 
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="converts on TensorFlow only")
+def test_onnx_runtime_knows_the_parts_of_an_encoder(tmp_path):
+    ort = pytest.importorskip("onnxruntime")
+    onnx = pytest.importorskip("onnx")
+    x = inputs = keras.Input((9, 32))
+    x = L.LayerNormalization()(x + L.MultiHeadAttention(2, 16)(x, x))
+    x = L.LayerNormalization(scale=False)(x + L.Dense(32, activation="gelu")(x))
+    model = keras.Model(inputs, L.LayerNormalization(axis=(1, 2))(x))
+    export(model, tmp_path / "model.onnx")  # compares the outputs
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    ort.InferenceSession(str(tmp_path / "model.onnx"), options)
+    nodes = [node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node]
+    assert (nodes.count("LayerNormalization"), nodes.count("Gelu")) == (1, 1)
+    assert nodes.count("Transpose") <= 4  # queries, keys, values and what they attend to
+    assert "Einsum" not in nodes
+    assert "ReduceProd" not in nodes
+
+
 def test_a_file_that_no_runtime_knows_is_refused(tmp_path):
     for name in ("model.h5", "model.bin"):
         with pytest.raises(ValueError, match=rf"\.onnx, \.tflite or \.xml.*{name}"):
