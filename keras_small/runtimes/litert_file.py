@@ -6,7 +6,6 @@ floats become half floats if these are the same, with an operation `DEQUANTIZE`,
 executes once.
 """
 
-import gc
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -146,21 +145,32 @@ class LitertGraph:
     def __init__(self, traced: Traced) -> None:
         self._traced = traced
         self._filters = {name: filter_of(matrix) for name, matrix in traced.matrices.items()}
-        graph = self._convertible_graph()
         self._arguments = [*traced.inputs, *traced.computed, f"{ZERO}:0"]
         # As bytes, because each file changes its source.
-        self._main = _convert(graph, self._arguments, traced.outputs)
+        self._main = self._convert(self._arguments, traced.outputs)
         self._once = b""
         if traced.computed:
-            self._once = _convert(graph, [*traced.weights], traced.computed)
+            self._once = self._convert([*traced.weights], traced.computed)
 
-    def _convertible_graph(self) -> Any:
-        """Returns the graph with floats for the matrices of integers."""
-        traced = self._traced
-        floats = {name: matrix.values() for name, matrix in traced.matrices.items()}
-        ends = [*traced.inputs, *traced.computed, *traced.weights, *traced.outputs]
-        names = [name.partition(":")[0] for name in ends]
-        return _convertible(with_constants(traced.graph, floats, names))
+    def _convert(self, inputs: list[str], outputs: list[str]) -> bytes:
+        """Converts the part of the graph between tensors; its ends keep their order."""
+        import tensorflow as tf
+
+        matrices = self._traced.matrices
+        graph = _convertible(self._traced.graph, matrices)
+        function = as_function(graph, [*inputs, *matrices], outputs)
+        sources = function.inputs[: len(inputs)]
+        arrays = [(x.op.name, [-1 if n is None else n for n in x.shape]) for x in sources]
+        ends = [x.name for x in function.outputs]
+        floats = {name: matrix.values() for name, matrix in matrices.items()}
+        names = [x.op.name for x in [*sources, *function.outputs]]
+        graph = with_constants(function.graph.as_graph_def(), floats, names)
+        del floats
+        # The converter of functions first makes copies of all constants.
+        with quiet():
+            converter = tf.compat.v1.lite.TFLiteConverter(graph, None, None, arrays, ends)
+            converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
+            return converter.convert()
 
     def file(self, exact: Collection[str] = ()) -> LitertFile:
         """Returns the file in which the matrices of the names `exact` are floats."""
@@ -193,31 +203,17 @@ class LitertGraph:
         return LitertFile(content, frozenset(unread))
 
 
-def _convert(graph: Any, inputs: list[str], outputs: list[str]) -> bytes:
-    """Converts the part of a graph between tensors; its inputs and outputs keep their order."""
-    import tensorflow as tf
-
-    function = as_function(graph, inputs, outputs)
-    # Graphs of functions refer to themselves; those left over have copies of all constants.
-    gc.collect()
-    with quiet():
-        converter = tf.lite.TFLiteConverter.from_concrete_functions([function])
-        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
-        content = converter.convert()
-    del function, converter
-    gc.collect()
-    return content
-
-
-def _convertible(graph: Any) -> Any:
-    """Returns a graph that TensorFlow's converter converts correctly."""
+def _convertible(graph: Any, matrices: Collection[str]) -> Any:
+    """Returns a graph that converts correctly when the tensors of some names are constants."""
     import tensorflow as tf
 
     result = type(graph)(library=graph.library, versions=graph.versions)
     nodes = {node.name: node for node in graph.node}
+    constants = {node.name for node in graph.node if node.op == "Const"}
+    constants |= {name.partition(":")[0] for name in matrices}
 
     for node in graph.node:
-        if node.op in _AFTER_PRODUCTS and _is_product(node.input[0], nodes):
+        if node.op in _AFTER_PRODUCTS and _is_product(node.input[0], nodes, constants):
             # The converter transposes a computed matrix before a sum, and loses an activation.
             added = result.node.add(op="AddV2", name=f"{node.name}/added")
             added.input.extend([node.input[0], ZERO])
@@ -265,13 +261,13 @@ def _new_axes(node: Any, nodes: dict[str, Any]) -> list[int]:
     return axes + [axis - count for axis in reversed(range(before, count)) if added >> axis & 1]
 
 
-def _is_product(name: str, nodes: dict[str, Any]) -> bool:
+def _is_product(name: str, nodes: dict[str, Any], constants: Collection[str]) -> bool:
     """Whether a tensor is, but for its shape, the product of two computed matrices."""
     node = nodes[name.partition(":")[0]]
     while node.op in ("Reshape", "Identity", "Squeeze", "ExpandDims"):
         node = nodes[node.input[0].partition(":")[0]]
     products = ("MatMul", "BatchMatMulV2", "BatchMatMulV3")
-    return node.op in products and nodes[node.input[1].partition(":")[0]].op != "Const"
+    return node.op in products and node.input[1].partition(":")[0] not in constants
 
 
 def _pack_halves(numbers: np.ndarray) -> np.ndarray:
