@@ -1,11 +1,13 @@
 """Time and memory of exports at the sizes of real models: `python benchmarks/export_sizes.py`.
 
-ResNet50 (224 pixels) and an encoder of 110 M weights, with random weights of seed 0, become files
-of 8 bits for ONNX Runtime and LiteRT in two ways: made small by `compress(bits=8)` and written by
-`keras_small`, and by the runtime's own quantizer. Each export is a process of its own. Its seconds
-are those of the processor, for itself and for the process that tries its files, without imports
-and the making or loading of the model. Memory is without the pages of files, divided by the bytes
-of the float weights: what the process held before the export, its peak, and the peak of both
+ResNet50 (224 pixels) and encoders of 23 and 110 M weights, with random weights of seed 0, become
+files of 8 bits for ONNX Runtime and LiteRT in two ways: made small by `compress(bits=8)` and
+written by `keras_small`, and by the runtime's own quantizer. ONNX Runtime's makes those of encoders
+with int8, as it does by default, and also with uint8, whose products cannot overflow on processors
+without VNNI; both begin with the float file of `keras_small`. Each export is a process of its own.
+Its seconds are those of the processor, for itself and for the process that tries its files, without
+imports and the making or loading of the model. Memory is without the pages of files, divided by the
+bytes of the float weights: what the process held before the export, its peak, and the peak of both
 processes together. Then the files are measured in turn, each alone in a process of its own on one
 thread; the least of the rounds counts. Memory at run is what loading and the first call add.
 Errors are relative to the float model.
@@ -29,6 +31,7 @@ from own_memory import sampled_peak, seconds_of_children
 
 MODELS = {
     "resnet": application("ResNet50", 224, 32),
+    "encoder_23m": encoder(6, 384),
     "encoder_110m": encoder(12, 768),
 }
 QUICK = {
@@ -74,8 +77,16 @@ def its_own(name, runtime, folder):
     path = folder / f"its_own{SUFFIXES[runtime]}"
     if runtime == "litert":
         return lambda: path.write_bytes(dynamic_by_litert(model))
-    quantize = static_int8 if data.dtype == "float32" else dynamic_int8
-    return lambda: quantize(model, path, data)
+    if data.dtype == "float32":
+        return lambda: static_int8(model, path, data)
+    return lambda: dynamic_by_onnxruntime(model, path, data, "QInt8")
+
+
+def its_own_uint8(name, runtime, folder):
+    """Returns what writes the file of the runtime's own uint8."""
+    model, data = model_and_data(name)
+    path = folder / f"its_own_uint8{SUFFIXES[runtime]}"
+    return lambda: dynamic_by_onnxruntime(model, path, data, "QUInt8")
 
 
 def dynamic_by_litert(model):
@@ -87,18 +98,23 @@ def dynamic_by_litert(model):
     return converter.convert()
 
 
-def dynamic_int8(model, path, data):
-    """Writes a file of ONNX Runtime's dynamic quantizer; tables become int8, too."""
+def dynamic_by_onnxruntime(model, path, data, kind):
+    """Writes a file of ONNX Runtime's dynamic quantizer; tables become integers, too."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     import keras_small
 
-    floats = path.with_name("floats.onnx")
+    floats = path.with_name(f"floats_{kind}.onnx")
     keras_small.export(model, floats, data[:2])  # Keras' own exporter has no file for gelu
-    quantize_dynamic(floats, path, weight_type=QuantType.QInt8)
+    quantize_dynamic(floats, path, weight_type=QuantType[kind])
 
 
-WAYS = {way.__name__: way for way in (ours, its_own)}
+WAYS = {way.__name__: way for way in (ours, its_own, its_own_uint8)}
+
+
+def ways_of(name, runtime):
+    has_uint8 = runtime == "onnxruntime" and name.startswith("encoder")
+    return [way for way in WAYS if has_uint8 or way != "its_own_uint8"]
 
 
 def export(name, runtime, folder, way):
@@ -121,7 +137,7 @@ def measure(name, runtime, folder, rounds):
 
     model, data = model_and_data(name)
     weights = 4 * model.count_params()
-    costs = {way: [] for way in WAYS}
+    costs = {way: [] for way in ways_of(name, runtime)}
     for _ in range(int(rounds)):
         for way, found in costs.items():
             found.append(file_costs(folder / f"{way}{SUFFIXES[runtime]}", model, data[:TEST_ROWS]))
@@ -146,9 +162,10 @@ def in_process(part, *words):
 
 
 def compare(name, runtime, rounds):
+    ways = ways_of(name, runtime)
     with tempfile.TemporaryDirectory() as folder:
         in_process("compressed", name, runtime, folder)
-        exports = {way: in_process("export", name, runtime, folder, way) for way in WAYS}
+        exports = {way: in_process("export", name, runtime, folder, way) for way in ways}
         measured = in_process("measure", name, runtime, folder, rounds)
     weights = measured["weights"]
     for way, found in exports.items():

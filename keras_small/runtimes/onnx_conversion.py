@@ -229,7 +229,7 @@ def _convert_products(context: Any, node: Any, left: str, right: str, result: st
         left, right, first, second = right, left, second, first
     if not batch or len(ends) != 2 or len(summed) != 1:
         return False
-    rows, columns = ends
+    rows, columns = ends[0], ends[1]
     orders = ((left, batch + rows + summed), (right, batch + summed + columns))
     if any(sorted(labels) != sorted(order) for labels, order in orders):
         return False

@@ -280,7 +280,7 @@ class MatrixWriter:
             return self._is_of_weights(inputs[1]) and self._is_bounded(inputs[0])
         return op in _BOUNDED or (op in ("Add", "Concat") and all(map(self._is_bounded, inputs)))
 
-    def _by_unit(self, node: Any, kernel: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+    def _by_unit(self, node: Any, kernel: Any) -> tuple[ir.Value, ir.Value, ir.Value]:
         """Returns 8 bits `(1, I, 4 H)` of a kernel `(1, 4 H, I)`, with scales and zeros."""
         sizes = self.add(node, "Abs", kernel)
         sizes = self.add(node, "ReduceMax", sizes, self.constant(np.array([2])), keepdims=0)
