@@ -3,11 +3,12 @@
     python studies/benchmarks/compressed_smollm2.py --data-dir DIR --table FILE.csv --plot FILE.png
 
 Needs what `smollm2.py` needs. Each row is a model: its bytes, the bits that it needs for a byte of
-text on 64 windows of 128 tokens of the test part of Reuters, and the seconds of the processor that
-it took. What is calibrated sees 64 texts of 128 tokens, none of them of Reuters. Rows that the
-table has already are not made again, so that the command can be interrupted. The models that
-`compress` makes are saved in `--models FOLDER`, and `--generate FILE` only goes on with a text, by
-the model of such a file and keras-hub's own `generate`.
+text on 64 windows of 128 tokens of the test part of Reuters, the seconds of the processor that it
+took, and the peak of the process' own memory meanwhile. What is calibrated sees 64 texts of 128
+tokens, none of them of Reuters. Rows that the table has already are not made again, so that the
+command can be interrupted. The models that `compress` makes are saved in `--models FOLDER`, and
+`--generate FILE` only goes on with a text, by the model of such a file and keras-hub's own
+`generate`.
 
 Of Keras' GPTQ, which leaves the table of words in floats, the kernels count with the bits that
 were asked for (it stores those of 3 and 2 bits in 8), and the table is rounded in groups of as many
@@ -18,14 +19,18 @@ import argparse
 import csv
 import math
 import os
+import sys
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
 from keras import ops
+from own_memory import sampled_peak
 from smollm2 import SmolLM2
 from texts import mixed_texts, read_columns
 
@@ -97,10 +102,12 @@ class Study:
         if (way, setting) in known:
             return
         start = time.process_time()
-        model, size = make()
+        with sampled_peak() as memory:
+            model, size = make()
         seconds = time.process_time() - start
         row = {"way": way, "setting": setting, "bytes": size}
         row |= {"bits_per_byte": f"{self.bits_per_byte(model):.4f}", "seconds": f"{seconds:.0f}"}
+        row["peak_megabytes"] = f"{memory['peak'] / 1e6:.0f}"
         print(", ".join(f"{name}: {value}" for name, value in row.items()), flush=True)
         is_new = not self.table.exists()
         with self.table.open("a", newline="") as file:

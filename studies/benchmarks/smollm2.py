@@ -6,11 +6,7 @@ are flattered.
 """
 
 import functools
-import sys
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 import gguf
 import keras
