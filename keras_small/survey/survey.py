@@ -116,6 +116,7 @@ def layer_statistics(survey: Survey) -> dict[str, Statistics]:
     for batch, of_batch in zip(data.batches, outputs, strict=False):
         survey.comparison.remember(batch, of_batch)
     inventory.keep({path: statistics[path].failure for path in layers if statistics[path].failure})
+    give_back_memory()
     measure_sensitivity(model, inventory.replaceable_layers, data, statistics, outputs)
     give_back_memory()
     if data.kept_ids is not None:
