@@ -17,6 +17,7 @@ from keras_small.building.rounding import (
 from keras_small.formats.candidates import Candidate, copy_layer
 from keras_small.planning.plan import Plan
 from keras_small.survey.copying import copy_of, with_layers
+from keras_small.survey.freed_memory import give_back_memory
 from keras_small.survey.inventory import Inventory
 from keras_small.survey.replacing import replace
 
@@ -104,6 +105,7 @@ def assemble(
         if candidate.quantize is not None
     }
     finished = {path: made_layers[path].finished for path in quantize}
+    give_back_memory()  # of the candidates, before the copy
     small = with_layers(floating, finished, sample)
     assembly = Assembly(floating, small, quantize, sample)
     start_from_integers(assembly.roundings)

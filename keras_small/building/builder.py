@@ -79,10 +79,17 @@ class Builder:
 
         In a model that a metric has accepted vectors stay as long as they were.
         """
+        self._free_plan()
         assembly = self._corrected(choice, made_layers, in_place=True)
         if self.plan.options.coded and not self.comparison.has_metric:
             shorten_vectors(assembly.small, made_layers, self.plan.options.selects)
         return assembly
+
+    def _free_plan(self) -> None:
+        """Frees what only candidates and a report need, before models are copied."""
+        self.plan.choices.clear()
+        for note in self.plan.statistics.values():
+            note.call = note.factors = None
 
     def _corrected(self, choice: Choice, made_layers: dict[str, Made], in_place: bool) -> Assembly:
         correction = BiasCorrection(self.plan, made_layers, self.comparison.data)

@@ -18,6 +18,7 @@ import numpy as np
 from keras import ops
 
 from keras_small.coding.archives import WEIGHTS, saved_folder
+from keras_small.survey.freed_memory import give_back_memory
 from keras_small.survey.inventory import Inventory, contents, entries, layers_by_address
 from keras_small.survey.replacing import replace
 from keras_small.survey.running import outputs_of, outputs_on_data
@@ -82,6 +83,7 @@ def share_weights(original: Inventory, copy: Inventory) -> None:
             alike = old.shape == new.shape and old.dtype == new.dtype
             if alike and bool(ops.all(ops.equal(old, new))):
                 new.assign(ops.convert_to_tensor(old))
+    give_back_memory()
 
 
 def _copy_states(original: Inventory, twin: Inventory) -> None:

@@ -15,6 +15,7 @@ from keras_small.asked.renumbering import Renumbering
 from keras_small.survey.calibration import Statistics, observe
 from keras_small.survey.comparing import Comparison, Metric
 from keras_small.survey.copying import check_copy, copy_of, share_weights
+from keras_small.survey.freed_memory import give_back_memory
 from keras_small.survey.inventory import Inventory
 from keras_small.survey.kinds import is_plain_table
 from keras_small.survey.moments import Moments
@@ -115,7 +116,9 @@ def layer_statistics(survey: Survey) -> dict[str, Statistics]:
     for batch, of_batch in zip(data.batches, outputs, strict=False):
         survey.comparison.remember(batch, of_batch)
     inventory.keep({path: statistics[path].failure for path in layers if statistics[path].failure})
+    give_back_memory()
     measure_sensitivity(model, inventory.replaceable_layers, data, statistics, outputs)
+    give_back_memory()
     if data.kept_ids is not None:
         _note_renumbering(survey, statistics, data.kept_ids)
     return statistics

@@ -3,10 +3,12 @@
     python studies/benchmarks/compressed_smollm2.py --data-dir DIR --table FILE.csv --plot FILE.png
 
 Needs what `smollm2.py` needs. Each row is a model: its bytes, the bits that it needs for a byte of
-text on 64 windows of 128 tokens of the test part of Reuters, and the seconds of the processor that
-it took. What is calibrated sees 64 texts of 128 tokens, none of them of Reuters. Rows that the
-table has already are not made again, so that the command can be interrupted. `--generate` ends with
-a text of the last model, from its file, by keras-hub's own `generate`.
+text on 64 windows of 128 tokens of the test part of Reuters, the seconds of the processor that it
+took, and the peak of the process' own memory meanwhile. What is calibrated sees 64 texts of 128
+tokens, none of them of Reuters. Rows that the table has already are not made again, so that the
+command can be interrupted. The models that `compress` makes are saved in `--models FOLDER`, and
+`--generate FILE` only goes on with a text, by the model of such a file and keras-hub's own
+`generate`.
 
 Of Keras' GPTQ, which leaves the table of words in floats, the kernels count with the bits that
 were asked for (it stores those of 3 and 2 bits in 8), and the table is rounded in groups of as many
@@ -17,15 +19,18 @@ import argparse
 import csv
 import math
 import os
-import tempfile
+import sys
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
 from keras import ops
+from own_memory import sampled_peak
 from smollm2 import SmolLM2
 from texts import mixed_texts, read_columns
 
@@ -34,6 +39,7 @@ from keras_small.storage.sizes import byte_count, item_size
 
 LENGTH = 128
 ROWS = 64
+AT_ONCE = 8
 GROUP = 32
 
 
@@ -46,8 +52,12 @@ def main():
     parser.add_argument("--megabytes", type=float, nargs="*", default=(60, 45))
     parser.add_argument("--bits", type=int, nargs="*", default=(4, 3, 2))
     parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--generate", action="store_true")
+    parser.add_argument("--models", type=Path, help="an existing folder for files of models")
+    parser.add_argument("--generate", type=Path, help="goes on with a text by the model of a file")
     options = parser.parse_args()
+    if options.generate:
+        print(generated(options.generate, SmolLM2(options.cache)))
+        return
     study = Study(options)
     study.show("original", "floats", study.original)
     for megabytes in options.megabytes:
@@ -60,13 +70,8 @@ def main():
     for bits in options.bits if options.peers else ():
         study.show("rounded in groups", f"{bits} bits", lambda x=bits: study.rounded(x))
         study.show("GPTQ of Keras", f"{bits} bits", lambda x=bits: study.gptq(x))
-    floats = {"bits": 32, "formats": "low_rank"}
     for megabytes in options.megabytes if options.peers else ():
-        study.show(
-            "low rank", f"{megabytes:g} MB", lambda x=megabytes: study.compressed(x, **floats)
-        )
-    if options.generate:
-        study.generate()
+        study.show("low rank", f"{megabytes:g} MB", lambda x=megabytes: study.low_rank(x))
     if options.plot:
         draw(read_rows(options.table), options.plot)
 
@@ -76,14 +81,15 @@ class Study:
 
     def __init__(self, options):
         self.table = options.table
+        self.models = options.models
         self.published = SmolLM2(options.cache)
         path = options.data_dir / "reuters" / "data.tsv.xz"
         splits, texts = read_columns(path, "split", "text")
         test = [text for split, text in zip(splits, texts, strict=True) if split == "test"]
-        others = [x for x in mixed_texts(options.data_dir, 40 * ROWS) if x not in set(texts)]
+        known = set(texts)
+        others = [x for x in mixed_texts(options.data_dir, 40 * ROWS) if x not in known]
         self.held_out = self._windows(test)
         self.calibration = inputs(self._windows(others))
-        self.last = None
 
     def _windows(self, texts):
         """Returns the first tokens of the first texts that are long enough."""
@@ -96,11 +102,12 @@ class Study:
         if (way, setting) in known:
             return
         start = time.process_time()
-        model, size = make()
+        with sampled_peak() as memory:
+            model, size = make()
         seconds = time.process_time() - start
-        self.last = model
         row = {"way": way, "setting": setting, "bytes": size}
         row |= {"bits_per_byte": f"{self.bits_per_byte(model):.4f}", "seconds": f"{seconds:.0f}"}
+        row["peak_megabytes"] = f"{memory['peak'] / 1e6:.0f}"
         print(", ".join(f"{name}: {value}" for name, value in row.items()), flush=True)
         is_new = not self.table.exists()
         with self.table.open("a", newline="") as file:
@@ -111,16 +118,12 @@ class Study:
 
     def bits_per_byte(self, model):
         nats = 0.0
-        for window in self.held_out:
-            ids = window[None]
+        for ids in np.split(self.held_out, range(AT_ONCE, ROWS, AT_ONCE)):
             logits = model(inputs(ids), training=False)[:, :-1]
-            nats += float(
-                ops.sum(
-                    keras.losses.sparse_categorical_crossentropy(
-                        ids[:, 1:], logits, from_logits=True
-                    )
-                )
+            of_ids = keras.losses.sparse_categorical_crossentropy(
+                ids[:, 1:], logits, from_logits=True
             )
+            nats += float(ops.sum(of_ids))
         length = sum(len(self.published.text(window[1:]).encode()) for window in self.held_out)
         return nats / np.log(2) / length
 
@@ -128,12 +131,21 @@ class Study:
         model = self.published.model()
         return model, byte_count(model)
 
-    def compressed(self, megabytes, **how):
+    def compressed(self, megabytes, coded=False):
+        result = self._result(megabytes, coded=coded)
+        if self.models:
+            result.save(self.models / f"{megabytes:g}MB.{'tnz' if coded else 'keras'}")
+        report = result.report
+        return result.model, report.file_bytes if coded else report.bytes_after
+
+    def low_rank(self, megabytes):
+        result = self._result(megabytes, bits=32, formats="low_rank")
+        return result.model, result.report.bytes_after
+
+    def _result(self, megabytes, **how):
         model = self.published.model()
         factor = byte_count(model) / (1e6 * megabytes)
-        result = keras_small.compress(model, factor, data=self.calibration, **how)
-        coded = how.get("coded", False)
-        return result.model, result.report.file_bytes if coded else result.report.bytes_after
+        return keras_small.compress(model, factor, data=self.calibration, **how)
 
     def rounded(self, bits):
         result = keras_small.compress(self.published.model(), bits=bits, formats=())
@@ -156,18 +168,18 @@ class Study:
         table.embeddings.assign(small_table.embeddings)
         return model, byte_count(small_table) + bytes_without_table(model, bits)
 
-    def generate(self):
-        prompt = self.published.ids("The capital of France is")
-        ids = np.zeros((1, len(prompt) + 20), "int32")
-        ids[0, : len(prompt)] = prompt
-        mask = (np.arange(ids.shape[1]) < len(prompt))[None].astype("int32")
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "small.keras"
-            self.last.save(path)
-            loaded = keras.models.load_model(path)
-        loaded.compile(sampler="greedy")
-        made = loaded.generate({"token_ids": ids, "padding_mask": mask}, stop_token_ids=[2])
-        print(self.published.text(np.asarray(made["token_ids"])[0]))
+
+def generated(path, published):
+    """Returns how the model of a file goes on with a text."""
+    load = keras_small.load if path.suffix == ".tnz" else keras.models.load_model
+    model = load(path)
+    model.compile(sampler="greedy")
+    prompt = published.ids("The capital of France is")
+    ids = np.zeros((1, len(prompt) + 20), "int32")
+    ids[0, : len(prompt)] = prompt
+    mask = (np.arange(ids.shape[1]) < len(prompt))[None].astype("int32")
+    made = model.generate({"token_ids": ids, "padding_mask": mask}, stop_token_ids=[2])
+    return published.text(np.asarray(made["token_ids"])[0])
 
 
 def inputs(ids):
