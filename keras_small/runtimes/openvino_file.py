@@ -61,8 +61,10 @@ def _openvino_model(converted: Converted, least_bits: int) -> Any:
     for parameter in result.get_parameters():
         value = stored.get(parameter.get_friendly_name())
         if value is not None:
-            is_matrix = isinstance(value, StoredMatrix)
-            new = _restore(value, least_bits) if is_matrix else _constant(value)
+            if isinstance(value, StoredMatrix):
+                new = _restore(value, least_bits)
+            else:
+                new = _constant(value)
             parameter.output(0).replace(new.output(0))
             result.remove_parameter(parameter)
     # The reader leaves out inputs of which nothing depends.
