@@ -87,7 +87,7 @@ class Builder:
 
     def _free_plan(self) -> None:
         """Frees what only candidates and a report need, before models are copied."""
-        self.plan.choices.clear()
+        self.plan.choices = {}
         for note in self.plan.statistics.values():
             note.call = note.factors = None
 
