@@ -170,7 +170,7 @@ def test_extra_padding_changes_the_published_result_and_not_ours(oracle, publish
     got = logits(ours, source, target)[:, :length]
     real = oracle["inputs/tgt"][:, :-1] != 0
     want = logits(ours, oracle["inputs/src"], oracle["inputs/tgt"][:, :-1])
-    close(got[real], want[real], 1e-5)
+    close(got[real], want[real], 1e-4)  # sums of other lengths are in another order
 
 
 def test_the_published_future_leaks_and_a_causal_metric_does_not(oracle, published):
