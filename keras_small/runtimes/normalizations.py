@@ -1,26 +1,19 @@
 """Traces layer normalizations in the form that runtimes know, and compute as one operation."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import keras
 from keras import ops
 
+from keras_small.runtimes.tracing import with_calls
 from keras_small.survey.graph_names import flat_layers
 from keras_tnattn.typing import Tensor
 
 
-@contextlib.contextmanager
-def known_normalizations(model: keras.Model) -> Iterator[None]:
+def known_normalizations(model: keras.Model) -> contextlib.AbstractContextManager[None]:
     """Lets normalizations of the last axis be traced as one operation each, for a while."""
-    layers = [x for x in flat_layers(model) if _is_known(x)]
-    try:
-        for layer in layers:
-            layer.call = _normalize(layer)
-        yield
-    finally:
-        for layer in layers:
-            del layer.call
+    return with_calls({x: _normalize(x) for x in flat_layers(model) if _is_known(x)})
 
 
 def _is_known(layer: keras.layers.Layer) -> bool:

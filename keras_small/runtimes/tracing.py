@@ -163,7 +163,18 @@ def trace(
 
 
 @contextlib.contextmanager
-def steps_as_rows(model: keras.Model) -> Iterator[None]:
+def with_calls(calls: Mapping[keras.layers.Layer, Callable[..., Any]]) -> Iterator[None]:
+    """Gives layers other calls for a while."""
+    try:
+        for layer, call in calls.items():
+            layer.call = call
+        yield
+    finally:
+        for layer in calls:
+            del layer.call
+
+
+def steps_as_rows(model: keras.Model) -> contextlib.AbstractContextManager[None]:
     """Lets `TimeDistributed` layers compute all steps at once, as rows, for a while.
 
     Keras calls the layer inside once for each step, or, where their number is free, in a map that
@@ -176,13 +187,7 @@ def steps_as_rows(model: keras.Model) -> Iterator[None]:
         and type(layer).call is keras.layers.TimeDistributed.call
         and not any(getattr(inner, "stateful", False) for inner in flat_layers(layer))
     ]
-    try:
-        for wrapper in wrappers:
-            wrapper.call = _rows_call(wrapper)
-        yield
-    finally:
-        for wrapper in wrappers:
-            del wrapper.call
+    return with_calls({wrapper: _rows_call(wrapper) for wrapper in wrappers})
 
 
 def _rows_call(wrapper: keras.layers.TimeDistributed) -> Callable[..., Any]:
